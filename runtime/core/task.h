@@ -1,0 +1,60 @@
+/* task: the registry of tasks, as their manifests declare them.
+ *
+ * What it is    one struct task per declared task, found by name; plain data that the bind layer fills once at start-up.
+ * Owns          every struct task and the strings inside it.
+ * Life cycle    task_new → (fields set by the caller) → task_register → … → task_forget_all at the end of the process.
+ * Callers       bind registers; runner, sched and source read. Nobody changes a task after task_register but for `running`.
+ * Invariants    names are unique; durations are positive milliseconds. */
+#ifndef UMAVEZ_CORE_TASK_H
+#define UMAVEZ_CORE_TASK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/list.h"
+
+enum task_owner { TASK_OWNER_TENANT, TASK_OWNER_PLATFORM };
+
+/* Where the idempotency key comes from. */
+enum task_key { TASK_KEY_RUN_ID, TASK_KEY_PATHS, TASK_KEY_FUNCTION };
+
+struct task {
+	struct list node;              /* in the registry */
+	char *name;                    /* "payments.pix" */
+	char *queue;                   /* where enqueue() puts its runs unless told otherwise */
+	enum task_owner owner;
+	enum task_key key;
+	char **key_paths;              /* TASK_KEY_PATHS: dotted paths into args */
+	int nkey_paths;
+	char **fingerprint_paths;      /* empty: the whole args count */
+	int nfingerprint_paths;
+	int64_t lease_ms;              /* how long a silent worker keeps a run, and PX of the gate's processing entry */
+	int64_t timeout_ms;            /* of one handler start */
+	int64_t retention_ms;          /* of a settled ledger row */
+	int max_attempts;              /* deliveries whose handler started */
+	int64_t retry_base_ms, retry_cap_ms;
+	int concurrency;               /* runs of this task at once in one worker; 0: no limit of its own */
+	bool history;                  /* false: a completed run leaves no finished_runs row */
+	bool has_prepare;              /* has a step before the transaction */
+	int running;                   /* runs that sched has started and not yet ended */
+};
+
+/* A task with the defaults of the manifest table. Borrows name. Gives the task to the caller until task_register. */
+struct task *task_new(const char *name);
+
+/* Takes the task (also on failure). -1: a task of that name is registered already. */
+int task_register(struct task *t, struct err *e) MUST_CHECK;
+
+/* The task of that name, or NULL. The registry keeps it. */
+struct task *task_find(const char *name);
+
+/* Calls each(arg, task) for every registered task, in order of registration. */
+void task_each(void (*each)(void *arg, struct task *t), void *arg);
+
+/* The wait before retry number `failures` (1 = after the first failure): exponential, capped, with jitter of ±20 %. */
+int64_t task_backoff_ms(const struct task *t, int failures);
+
+void task_forget_all(void);
+
+#endif
