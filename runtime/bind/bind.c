@@ -1,0 +1,5 @@
+#include "bind/bind.h"
+
+void bind_open(struct vm *vm) {
+  (void)vm;
+}
