@@ -1,0 +1,120 @@
+"""Worker processes: started with a login role of least privilege, signalled, watched through their log."""
+import json
+import os
+import re
+import signal
+import threading
+import time
+
+from . import procs
+from .procs import wait_until
+from .servers import clean_environment, umavez_bin
+
+_PAIR = re.compile(r'([A-Za-z_][\w.]*)=("(?:[^"\\]|\\.)*"|\S*)')
+SANITIZER = re.compile(r"AddressSanitizer|LeakSanitizer|runtime error:|umavez: bug")
+
+
+def parse_line(line):
+    """A log line as a dict, JSON or logfmt; {} when it is neither."""
+    if line.startswith("{"):
+        try:
+            return json.loads(line)
+        except ValueError:
+            return {}
+    return {k: (json.loads(v) if v.startswith('"') else v) for k, v in _PAIR.findall(line)}
+
+
+class Worker:
+    """One `umavez worker` process. Its settings become UMAVEZ_<NAME>; database_url and valkey_url their own variables."""
+
+    def __init__(self, name, *, database_url, valkey_url, tasks_dir, log_dir, env=None, **settings):
+        self.name = name
+        self.log = log_dir / f"{name}.log"
+        environment = {**clean_environment(), "DATABASE_URL": database_url, "VALKEY_URL": valkey_url or "",
+                       "UMAVEZ_TASKS_DIR": str(tasks_dir), "UMAVEZ_LOG_FORMAT": "json", "UMAVEZ_POLL_INTERVAL": "200ms",
+                       **{f"UMAVEZ_{k.upper()}": str(v) for k, v in settings.items()}, **(env or {})}
+        if not valkey_url:
+            environment["UMAVEZ_VALKEY_URL"] = ""
+        with open(self.log, "ab") as log:
+            self.process = procs.spawn([umavez_bin(), "worker"], drop=False, stdout=log, env=environment, cwd=log_dir)
+        self.killed = False
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def running(self):
+        return self.process.poll() is None
+
+    def kill(self):
+        """SIGKILL; returns when it is gone."""
+        self.killed = True
+        if self.running():
+            self.process.kill()
+        self.process.wait()
+
+    def freeze(self):
+        self.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: _state(self.pid) == "T", 10, "worker stopped")
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def terminate(self, timeout=40):
+        """SIGTERM; returns the exit status."""
+        if self.running():
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout)
+        except Exception:
+            self.dump()
+            raise AssertionError(f"worker {self.name} did not end within {timeout} s after SIGTERM; its log: {self.tail()}")
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def tail(self, lines=40):
+        return "\n".join(self.text().splitlines()[-lines:])
+
+    def events(self, event=None, **match):
+        """The log's events, in order; with a name or fields only those."""
+        found = []
+        for line in self.text().splitlines():
+            fields = parse_line(line)
+            if fields and (event is None or fields.get("event") == event) and all(str(fields.get(k)) == str(v) for k, v in match.items()):
+                found.append(fields)
+        return found
+
+    def wait_event(self, event, timeout=30, **match):
+        return wait_until(lambda: self.events(event, **match), timeout, lambda: f"event {event} {match} in {self.name}:\n{self.tail()}")[0]
+
+    def wait_line(self, pattern, timeout=30):
+        expression = re.compile(pattern)
+        return wait_until(lambda: expression.search(self.text()), timeout, lambda: f"/{pattern}/ in {self.name}'s log:\n{self.tail()}")
+
+    def fds(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def rss_kb(self):
+        return int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{self.pid}/status").read()).group(1))
+
+    def complaint(self):
+        """What a sanitizer or an assertion said, or an unexpected death; None when all is well."""
+        found = SANITIZER.search(self.text())
+        if found:
+            return f"worker {self.name}: {found.group(0)}\n{self.tail(60)}"
+        if not self.killed and not self.running() and self.process.returncode != 0:
+            return f"worker {self.name} ended with {self.process.returncode}\n{self.tail(60)}"
+        return None
+
+    def dump(self):
+        """Where it hangs, into its log directory, when gdb is there; for the person who reads a failure."""
+
+
+def _state(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "X"
