@@ -44,9 +44,43 @@ $(BUILD)/unit/%: tests/unit/%.c $(LIB)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -MMD -MP -o $@ $< $(LIB) -lcmocka $(LDLIBS)
 
+.PHONY: unit-programs
+unit-programs: $(UNIT)
+
 .PHONY: unit
 unit: $(UNIT)  ## build and run the C unit tests
 	$(Q)for t in $(UNIT); do $$t || exit 1; done
+
+.PHONY: check
+check:  ## run every test; `tests/run SUITE...` runs some
+	$(Q)tests/run
+
+.PHONY: check-long
+check-long:  ## every test whole: long waits, the long fault run, long fuzzing
+	$(Q)tests/run --long
+	$(Q)$(MAKE) fuzz
+
+.PHONY: lint
+lint:  ## luacheck, layers, lengths, docs that follow their tables
+	$(Q)tests/lint/run $(BUILD)
+
+.PHONY: asan
+asan:  ## build with ASan and UBSan into build-asan and run the tests on it
+	$(Q)ASAN_OPTIONS=detect_leaks=1 SAN=address,undefined BUILD=build-asan tests/run build unit spec e2e
+
+.PHONY: fuzz
+fuzz:  ## the parsers against random and mutated input
+	$(Q)tests/fuzz/run
+
+.PHONY: bench
+bench:  ## figures beside the floor of pgbench
+	$(Q)$(MAKE) all && tests/bench/run
+
+.PHONY: install
+install: all  ## install program, Lua library, SQL and example tasks under PREFIX
+	install -D -m 755 $(BUILD)/umavez $(DESTDIR)$(PREFIX)/bin/umavez
+	for d in lua sql; do (find $$d -type f \( -name '*.lua' -o -name '*.sql' \)) | while read -r f; do \
+	  install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/umavez/$$f; done; done
 
 .PHONY: clean
 clean:  ## remove what was built
