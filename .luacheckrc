@@ -1,4 +1,4 @@
 std = "luajit"
-max_line_length = 100
+max_line_length = 120
 files["tests/spec"] = { std = "+busted" }
 files["tasks/**/manifest.lua"] = { std = "luajit" }
