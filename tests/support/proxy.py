@@ -237,26 +237,42 @@ class PgProxy(Proxy):
     def __init__(self, cluster):
         directory = procs.private_dir("px-")
         self.host, self.port = directory, 5432
-        super().__init__(cluster.socket_dir / f".s.PGSQL.{cluster.port}", directory / ".s.PGSQL.5432")
+        super().__init__(self.socket_of(cluster), directory / ".s.PGSQL.5432")
 
-    def cut_before_commit(self, after="", count=1):
-        """Arms: the next `count` connections that would send a COMMIT, having executed SQL that matches `after`, are cut instead."""
+    @staticmethod
+    def socket_of(cluster):
+        return cluster.socket_dir / f".s.PGSQL.{cluster.port}"
+
+    def retarget(self, cluster):
+        """The address now leads to another server; existing connections are cut."""
+        self.target = str(self.socket_of(cluster))
+        self.cut_all()
+
+    def url(self, db):
+        """DATABASE_URL through this proxy."""
+        return db.url(host=self.host, port=self.port)
+
+    def cut_before_commit(self, after="", count=1, then=None):
+        """Arms: the next `count` connections that would send a COMMIT, having executed SQL that matches `after`, are cut instead.
+
+        then: called (in the proxy's thread) at the last of them.
+        """
         def hit(event):
             return event.side == "client" and event.kind in "EQ" and _COMMIT.match(event.sql) and _seen(event, after)
-        self._arm(hit, count)
+        self._arm(hit, count, then)
 
-    def cut_after_commit(self, after="", count=1):
+    def cut_after_commit(self, after="", count=1, then=None):
         """Arms: the server has committed (CommandComplete COMMIT was read), but the client never hears of it."""
         def hit(event):
             return event.side == "server" and event.kind == "C" and event.tag == "COMMIT" and _seen(event, after)
-        self._arm(hit, count)
+        self._arm(hit, count, then)
 
-    def cut_when(self, pattern, count=1):
+    def cut_when(self, pattern, count=1, then=None):
         """Arms: cut when the client executes SQL that matches."""
         expression = re.compile(pattern, re.I | re.S)
-        self._arm(lambda event: event.side == "client" and event.kind in "EQ" and expression.search(event.sql), count)
+        self._arm(lambda event: event.side == "client" and event.kind in "EQ" and expression.search(event.sql), count, then)
 
-    def _arm(self, hit, count):
+    def _arm(self, hit, count, then):
         left = [count]
         self.fired.clear()
 
@@ -264,6 +280,8 @@ class PgProxy(Proxy):
             if left[0] > 0 and hit(event):
                 left[0] -= 1
                 if left[0] == 0:
+                    if then:
+                        then()
                     self.fired.set()
                 return CUT
             return PASS
