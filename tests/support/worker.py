@@ -33,8 +33,6 @@ class Worker:
         environment = {**clean_environment(), "DATABASE_URL": database_url, "VALKEY_URL": valkey_url or "",
                        "UMAVEZ_TASKS_DIR": str(tasks_dir), "UMAVEZ_LOG_FORMAT": "json", "UMAVEZ_POLL_INTERVAL": "200ms",
                        **{f"UMAVEZ_{k.upper()}": str(v) for k, v in settings.items()}, **(env or {})}
-        if not valkey_url:
-            environment["UMAVEZ_VALKEY_URL"] = ""
         with open(self.log, "ab") as log:
             self.process = procs.spawn([umavez_bin(), "worker"], drop=False, stdout=log, env=environment, cwd=log_dir)
         self.killed = False
