@@ -52,7 +52,7 @@
 	X(RUN_POOL,     RUN_CLAIM,    "a connection was lent") \
 	X(RUN_POOL,     RUN_DONE,     "PostgreSQL is away, or drain: given back") \
 	X(RUN_CLAIM,    RUN_HANDLER,  "claimed, new or taken over") \
-	X(RUN_CLAIM,    RUN_CLAIM,    "serialization failure: claimed again at once") \
+	X(RUN_CLAIM,    RUN_POOL,     "serialization failure: claimed again at once") \
 	X(RUN_CLAIM,    RUN_FAIL,     "claimed, but too many deliveries were lost") \
 	X(RUN_CLAIM,    RUN_ACK,      "settled, same request: REPLAY") \
 	X(RUN_CLAIM,    RUN_END,      "key reused with another request: CONFLICT") \
@@ -60,7 +60,7 @@
 	X(RUN_HANDLER,  RUN_COMPLETE, "returned a storable outcome") \
 	X(RUN_HANDLER,  RUN_FAIL,     "failed, or raised an error") \
 	X(RUN_HANDLER,  RUN_STOPPING, "timed out, or drain ended, while a statement was under way") \
-	X(RUN_HANDLER,  RUN_CLAIM,    "serialization failure or deadlock: the run is done again at once") \
+	X(RUN_HANDLER,  RUN_POOL,     "serialization failure or deadlock: the run is done again at once") \
 	X(RUN_HANDLER,  RUN_LOST,     "the connection was lost") \
 	X(RUN_HANDLER,  RUN_DONE,     "drain ended: rolled back and given back") \
 	X(RUN_STOPPING, RUN_FAIL,     "cancelled: the time-out is recorded") \
@@ -68,7 +68,7 @@
 	X(RUN_STOPPING, RUN_DONE,     "drain ended: rolled back and given back") \
 	X(RUN_COMPLETE, RUN_DONE,     "committed; or stale: rolled back, somebody else has settled") \
 	X(RUN_COMPLETE, RUN_FAIL,     "the outcome was refused by the ledger's checks") \
-	X(RUN_COMPLETE, RUN_CLAIM,    "serialization failure or deadlock: the run is done again at once") \
+	X(RUN_COMPLETE, RUN_POOL,     "serialization failure or deadlock: the run is done again at once") \
 	X(RUN_COMPLETE, RUN_LOST,     "COMMIT was refused") \
 	X(RUN_COMPLETE, RUN_UNKNOWN,  "the connection was lost with COMMIT under way") \
 	X(RUN_FAIL,     RUN_DONE,     "recorded; or stale") \

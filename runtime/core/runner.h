@@ -27,7 +27,7 @@ struct runner_hooks {
 };
 
 struct runner *runner_new(struct loop *loop, struct gate *gate, struct control *control, struct pgpool *pool, struct source *source,
-                          const struct runner_hooks *hooks);
+                          const char *worker_id, const struct runner_hooks *hooks);   /* keeps worker_id and all but hooks */
 void runner_free(struct runner *rn);
 
 /* Registers how user code runs. Keeps ops. */

@@ -1,0 +1,65 @@
+/* runner_internal: what runner.c (from delivery to handler), runner_settle.c (from verdict to end) and runner_key.c share. Nobody else
+ * includes it. */
+#ifndef UMAVEZ_CORE_RUNNER_INTERNAL_H
+#define UMAVEZ_CORE_RUNNER_INTERNAL_H
+
+#include "core/control.h"
+#include "core/gate.h"
+#include "core/ledger.h"
+#include "core/runner.h"
+#include "core/source.h"
+
+#define RUNNER_AGAIN_MAX 5             /* immediate repeats after 40001/40P01 before it counts as an attempt */
+#define RUNNER_BUSY_MS 200             /* how long to wait for a key whose holder's end is not known */
+#define RUNNER_TROUBLE_MS 5000         /* put-off of a run that met a fault of the installation */
+#define RUNNER_CANCEL_MS 5000          /* a cancelled statement that does not end by then: the connection is closed */
+#define RUNNER_RESOLVE_MS 250          /* between two questions about an unknown COMMIT */
+#define RUNNER_RESOLVES_MAX 60
+#define RUNNER_PUT_OFF_MAX 10          /* deliveries of a run whose task nobody knows: 1 s, 2 s, 4 s, … apart */
+
+struct runner {
+	struct loop *loop;
+	struct gate *gate;
+	struct control *control;
+	struct pgpool *pool;
+	struct source *source;
+	const struct handler_ops *ops;
+	struct runner_hooks hooks;
+	const char *worker_id;         /* uuid text; keeps */
+};
+
+/* ---- runner_key.c ---- */
+/* Fills key, fingerprint and their hex forms from the args as delivered. -1: e->code is key_missing or key_error. */
+int runner_digests(struct runner *rn, struct run *r, struct err *e) MUST_CHECK;
+
+/* ---- runner.c ---- */
+/* Waits for a connection, then claims. Legal from GATE, PREPARE, ACK. */
+void runner_to_pool(struct run *r);
+/* Rolls back and does the whole run again at once. False: too often, it counts as an attempt now. */
+bool runner_again(struct run *r, const struct err *e);
+bool runner_is_again(const struct err *e);
+/* Prepare step if there is one, else straight to the pool. Legal from GATE and ACK. */
+void runner_after_gate(struct run *r);
+
+/* ---- runner_settle.c ---- */
+void runner_complete(struct run *r, struct verdict *v);
+/* Records r->outcome as failure (r->permanent, r->delay_ms say which) in the run's own transaction. */
+void runner_fail(struct run *r);
+/* A handler's verdict that is no success. Takes outcome and failure of v. */
+void runner_failed_by(struct run *r, struct verdict *v);
+/* The same without a transaction: records in a second one. */
+void runner_lost(struct run *r);
+void runner_ack(struct run *r);
+/* Ends for good without the ledger: code and message become the outcome. Legal from TAKEN and CLAIM. */
+void runner_end(struct run *r, const char *code, const char *message);
+void runner_put_off(struct run *r, const char *code, const char *message);
+/* Back to the queue, gate given up. The transaction, if any, is rolled back. */
+void runner_back(struct run *r, enum give_back how, int64_t delay_ms);
+/* Sets outcome (and decides permanent, delay) of a failure made by core itself. */
+void runner_set_failure(struct run *r, const char *code, const char *message, const char *sqlstate);
+/* Takes outcome and failure of v. */
+void runner_take_verdict(struct run *r, struct verdict *v);
+/* The end: everything lent is given back, hooks.ended is told. what: for the log line. */
+void runner_finish(struct run *r, const char *what);
+
+#endif
