@@ -3,40 +3,51 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "io/backoff.h"
 
 struct control {
-	char *name;
-	struct pgpool *pool;           /* of one */
-	struct pgconn *conn;           /* lent to us while up */
-	struct pgwait wait;
-	bool waiting;
-	bool closing;
-	struct loop_task lost;         /* on_down is told at the safe point, after the answers of the pending statements */
 	struct loop *loop;
-	int64_t answer_timeout_ms;
+	char *name, *url;
+	int64_t connect_timeout_ms, answer_timeout_ms;
+	bool prepare;
 	struct control_hooks hooks;
+	struct pgconn *conn;           /* NULL between two tries */
+	bool up, told_down;
+	struct err why;
+	struct backoff backoff;
+	struct loop_timer retry;
 };
 
-static void ask(struct control *c);
+static void connect_now(void *arg);
 
-static void on_lost(void *arg)
+static void on_ready(void *arg)
 {
 	struct control *c = arg;
 
-	if (!c->conn)
-		return;
-	pgpool_discard(c->pool, c->conn);
-	c->conn = NULL;
-	c->hooks.on_down(c->hooks.arg);
-	ask(c);
+	c->up = true;
+	c->told_down = false;
+	backoff_reset(&c->backoff);
+	err_clear(&c->why);
+	log_kv(LOG_INFO_, "postgresql_up", "connection", c->name, NULL);
+	c->hooks.on_up(c->hooks.arg);
 }
 
-static void on_conn_closed(void *arg, const struct err *e)
+static void on_closed(void *arg, const struct err *why)
 {
 	struct control *c = arg;
+	struct pgconn *conn = c->conn;
 
-	log_kv(LOG_DEBUG_, "control_lost", "connection", c->name, "error", e ? e->message : "", NULL);
-	loop_defer(c->loop, &c->lost);
+	c->why = *why;
+	c->conn = NULL;
+	c->up = false;
+	pgconn_close_later(conn);
+	loop_timer_start(c->loop, &c->retry, backoff_next_ms(&c->backoff));
+	if (c->told_down)
+		return;
+	c->told_down = true;
+	log_kv(LOG_WARN_, "postgresql_down", "connection", c->name, "error", why->message, NULL);
+	if (c->hooks.on_down)
+		c->hooks.on_down(c->hooks.arg, why);
 }
 
 static void on_notify(void *arg, const char *channel, const char *payload)
@@ -47,43 +58,30 @@ static void on_notify(void *arg, const char *channel, const char *payload)
 		c->hooks.on_notify(c->hooks.arg, channel, payload);
 }
 
-static void on_got(void *arg, struct pgconn *conn, const struct err *e)
+static void connect_now(void *arg)
 {
+	static const struct pgconn_hooks hooks = { on_ready, on_closed, on_notify };
 	struct control *c = arg;
 
-	c->waiting = false;
-	if (!conn)
-		return;
-	c->conn = conn;
-	pgconn_watch(conn, on_conn_closed, on_notify, c);
-	pgconn_set_answer_timeout(conn, c->answer_timeout_ms);
-	c->hooks.on_up(c->hooks.arg);
+	c->conn = pgconn_new(c->loop, c->url, &hooks, c, c->connect_timeout_ms);
+	pgconn_set_prepare(c->conn, c->prepare);
+	pgconn_set_answer_timeout(c->conn, c->answer_timeout_ms);
 }
 
-static void ask(struct control *c)
-{
-	if (c->waiting || c->closing)
-		return;
-	c->waiting = true;
-	c->wait.got = on_got;
-	c->wait.arg = c;
-	pgpool_acquire(c->pool, &c->wait);
-}
-
-struct control *control_new(struct loop *loop, const char *name, const struct pgpool_options *options, int64_t answer_timeout_ms,
-                            const struct control_hooks *hooks)
+struct control *control_new(struct loop *loop, const struct control_options *o, const struct control_hooks *hooks)
 {
 	struct control *c = xcalloc(1, sizeof *c);
-	struct pgpool_options own = *options;
 
-	own.size = 1;
-	c->name = xstrdup(name);
 	c->loop = loop;
+	c->name = xstrdup(o->name);
+	c->url = xstrdup(o->url);
+	c->connect_timeout_ms = o->connect_timeout_ms;
+	c->answer_timeout_ms = o->answer_timeout_ms;
+	c->prepare = o->prepare;
 	c->hooks = *hooks;
-	c->answer_timeout_ms = answer_timeout_ms;
-	loop_task_init(&c->lost, on_lost, c);
-	c->pool = pgpool_new(loop, &own);
-	ask(c);
+	c->backoff = (struct backoff)BACKOFF_INIT(100, 5000);
+	loop_timer_init(&c->retry, connect_now, c);
+	connect_now(c);
 	return c;
 }
 
@@ -91,27 +89,27 @@ void control_free(struct control *c)
 {
 	if (!c)
 		return;
-	c->closing = true;
-	loop_task_cancel(&c->lost);
-	if (c->waiting)
-		pgpool_cancel_wait(c->pool, &c->wait);
-	if (c->conn) {
-		pgconn_watch(c->conn, NULL, NULL, NULL);
-		pgpool_discard(c->pool, c->conn);
-	}
-	pgpool_free(c->pool);
+	loop_timer_stop(&c->retry);
+	if (c->conn)
+		pgconn_close_later(c->conn);
 	free(c->name);
+	free(c->url);
 	free(c);
 }
 
 bool control_up(const struct control *c)
 {
-	return c->conn != NULL;
+	return c->up;
+}
+
+const struct err *control_error(const struct control *c)
+{
+	return &c->why;
 }
 
 bool control_query(struct control *c, const struct pgquery *q)
 {
-	if (!c->conn)
+	if (!c->up)
 		return false;
 	pgconn_query(c->conn, q);
 	pgconn_sync(c->conn);

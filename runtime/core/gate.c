@@ -191,11 +191,11 @@ static void on_acquire(void *arg, const struct valkey_reply *reply)
 
 	if (!reply || !q->gate->known) {
 		stats_inc(STAT_GATE_DOWN);
-	} else if (reply->type == VALKEY_STRING && reply->len == 1 && reply->str[0] == '+') {
+	} else if ((reply->type == V_STRING || reply->type == V_STATUS) && reply->len == 1 && reply->str[0] == '+') {
 		a.result = GATE_ACQUIRED;
 		stats_inc(STAT_GATE_ACQUIRED);
-	} else if (reply->type == VALKEY_ARRAY && reply->elements == 2 && reply->element[0].type == VALKEY_STRING &&
-	           reply->element[1].type == VALKEY_INT) {
+	} else if (reply->type == V_ARRAY && reply->elements == 2 && reply->element[0].type == V_STRING &&
+	           reply->element[1].type == V_INT) {
 		judge(q->gate, q->run, reply->element[0].str, reply->element[0].len, reply->element[1].integer, &a);
 	} else {
 		q->run->gate_distrusted = true;
@@ -209,21 +209,17 @@ static void on_acquire(void *arg, const struct valkey_reply *reply)
 	free(q);
 }
 
-static void eval(struct gate *g, struct run *r, struct valkey_script *s, int argc, const char **argv, const size_t *lens,
-                 void (*done)(void *arg, const struct valkey_reply *reply), void *arg)
+/* argv[0] and lens[0] are the key's place. */
+static void eval(struct gate *g, struct run *r, struct valkey_script *s, int n, const char **argv, size_t *lens, valkey_done *done, void *arg)
 {
 	struct buf key;
-	const char *keys[1];
 
 	buf_init(&key);
 	key_text(g, r, &key);
-	keys[0] = buf_cstr(&key);
-	valkey_eval(g->valkey, s, 1, keys, &key.len, argc, argv, lens, done, arg);
+	argv[0] = key.data;
+	lens[0] = key.len;
+	valkey_eval(g->valkey, s, 1, n, argv, lens, done, arg);
 	buf_fini(&key);
-}
-
-static void on_nothing(void *arg, const struct valkey_reply *reply)
-{
 }
 
 void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, const struct gate_answer *a))
@@ -245,9 +241,9 @@ void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, con
 	buf_init(&entry);
 	write_entry(g, r, 'P', 0, 0, "{}", &entry);
 	snprintf(px, sizeof px, "%" PRId64, r->task->lease_ms);
-	const char *argv[3] = { entry.data, px, r->run_id };
-	const size_t lens[3] = { entry.len, strlen(px), strlen(r->run_id) };
-	eval(g, r, &acquire_script, 3, argv, lens, on_acquire, q);
+	const char *argv[4] = { NULL, entry.data, px, r->run_id };
+	size_t lens[4] = { 0, entry.len, strlen(px), strlen(r->run_id) };
+	eval(g, r, &acquire_script, 4, argv, lens, on_acquire, q);
 	buf_fini(&entry);
 }
 
@@ -258,9 +254,9 @@ static void hold(struct gate *g, struct run *r, int64_t px_ms)
 	if (!g->valkey || !r->token[0])
 		return;
 	snprintf(px, sizeof px, "%" PRId64, px_ms);
-	const char *argv[2] = { r->token, px };
-	const size_t lens[2] = { strlen(r->token), strlen(px) };
-	eval(g, r, &hold_script, 2, argv, lens, on_nothing, NULL);
+	const char *argv[3] = { NULL, r->token, px };
+	size_t lens[3] = { 0, strlen(r->token), strlen(px) };
+	eval(g, r, &hold_script, 3, argv, lens, NULL, NULL);
 }
 
 void gate_release(struct gate *g, struct run *r)
@@ -289,9 +285,9 @@ void gate_settle(struct gate *g, struct run *r, bool failed, int64_t ledger_id, 
 	snprintf(px, sizeof px, "%" PRId64, ttl);
 	snprintf(order, sizeof order, "%019" PRId64 ":%010d", ledger_id, attempt);
 	const char *force = r->gate_distrusted ? "1" : "0";
-	const char *argv[5] = { entry.data, px, order, g->dbid, force };
-	const size_t lens[5] = { entry.len, strlen(px), strlen(order), DBID_CHARS, 1 };
-	eval(g, r, &settle_script, 5, argv, lens, on_nothing, NULL);
+	const char *argv[6] = { NULL, entry.data, px, order, g->dbid, force };
+	size_t lens[6] = { 0, entry.len, strlen(px), strlen(order), DBID_CHARS, 1 };
+	eval(g, r, &settle_script, 6, argv, lens, NULL, NULL);
 	buf_fini(&entry);
 	r->token[0] = 0;
 }

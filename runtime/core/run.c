@@ -12,6 +12,27 @@ static const char *const meanings[RUN_STATE_COUNT] = { RUN_STATES(RUN_STATE_MEAN
 #define RUN_MOVE_REASON(from, to, when) [from][to] = when,
 static const char *const reasons[RUN_STATE_COUNT][RUN_STATE_COUNT] = { RUN_MOVES(RUN_MOVE_REASON) };
 
+static void on_timer(void *arg)
+{
+	struct run *r = arg;
+
+	loop_defer(r->due_loop, &r->due);
+}
+
+void run_timer_start(struct run *r, struct loop *loop, int64_t after_ms, void (*cb)(void *run))
+{
+	run_timer_stop(r);
+	r->due_loop = loop;
+	r->due.cb = cb;
+	loop_timer_start(loop, &r->timer, after_ms);
+}
+
+void run_timer_stop(struct run *r)
+{
+	loop_timer_stop(&r->timer);
+	loop_task_cancel(&r->due);
+}
+
 struct run *run_new(const char *run_id, const char *task_name, const char *args, size_t args_len)
 {
 	struct run *r = xcalloc(1, sizeof *r);
@@ -23,6 +44,8 @@ struct run *run_new(const char *run_id, const char *task_name, const char *args,
 	r->args_len = args_len;
 	list_init(&r->node);
 	list_init(&r->gate_node);
+	loop_timer_init(&r->timer, on_timer, r);
+	loop_task_init(&r->due, NULL, r);
 	return r;
 }
 
@@ -32,6 +55,7 @@ void run_free(struct run *r)
 		bug("run %s is freed in state %s with something still held", r->run_id, run_state_name(r->state));
 	list_remove(&r->node);
 	list_remove(&r->gate_node);
+	run_timer_stop(r);
 	free(r->task_name);
 	free(r->args);
 	free(r->traceparent);

@@ -123,7 +123,9 @@ struct run {
 	int pending;                   /* handler statements under way */
 	bool handler_started;          /* in this delivery: it is counted */
 	bool draining;                 /* drain ended: give back instead of recording */
-	struct loop_timer timer;       /* time-out, cancel deadline or resolve retry, by state */
+	struct loop_timer timer;       /* time-out, cancel deadline or next question, by state; see run_timer_start */
+	struct loop_task due;          /* what the timer defers to the safe point */
+	struct loop *due_loop;
 
 	bool permanent;                /* of the failure being recorded */
 	char *outcome;                 /* JSON text: what is being recorded */
@@ -136,6 +138,10 @@ struct run {
 /* Borrows everything, copies. Gives a run in RUN_TAKEN. */
 struct run *run_new(const char *run_id, const char *task_name, const char *args, size_t args_len);
 void run_free(struct run *r);
+
+/* One timer a run: after ms, cb(run) is called at a safe point, unless run_timer_stop came first. Restarts a started one. */
+void run_timer_start(struct run *r, struct loop *loop, int64_t after_ms, void (*cb)(void *run));
+void run_timer_stop(struct run *r);
 
 /* The one setter of state: checks RUN_MOVES, traces, bug() on an illegal move. */
 void run_set_state(struct run *r, enum run_state to);

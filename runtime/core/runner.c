@@ -102,8 +102,7 @@ void runner_after_gate(struct run *r)
 	run_set_state(r, RUN_PREPARE);
 	r->handler_started = true;
 	r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
-	loop_timer_init(&r->timer, on_prepare_timeout, r);
-	loop_timer_start(r->runner->loop, &r->timer, r->task->timeout_ms);
+	run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_prepare_timeout);
 	r->runner->ops->prepare(r);
 }
 
@@ -111,7 +110,7 @@ void runner_prepared(struct run *r)
 {
 	if (r->state != RUN_PREPARE)
 		bug("run %s was prepared in state %s", r->run_id, run_state_name(r->state));
-	loop_timer_stop(r->runner->loop, &r->timer);
+	run_timer_stop(r);
 	r->deadline_ms = 0;
 	runner_to_pool(r);
 }
@@ -137,14 +136,13 @@ static void on_connection(void *arg, struct pgconn *conn, const struct err *e)
 void runner_to_pool(struct run *r)
 {
 	run_set_state(r, RUN_POOL);
-	r->wait.got = on_connection;
-	r->wait.arg = r;
+	pgwait_init(&r->wait, on_connection, r);
 	pgpool_acquire(r->runner->pool, &r->wait);
 }
 
 bool runner_is_again(const struct err *e)
 {
-	return strcmp(e->sqlstate, "40001") == 0 || strcmp(e->sqlstate, "40P01") == 0;
+	return strcmp(e->sqlstate, "40001") == 0 || strcmp(e->sqlstate, "40P01") == 0 || strcmp(e->code, "prepared_lost") == 0;
 }
 
 bool runner_again(struct run *r, const struct err *e)
@@ -156,7 +154,7 @@ bool runner_again(struct run *r, const struct err *e)
 	r->again++;
 	stats_inc(STAT_RUNS_AGAIN);
 	log_kv(LOG_INFO_, "run_again", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, NULL);
-	loop_timer_stop(r->runner->loop, &r->timer);
+	run_timer_stop(r);
 	r->deadline_ms = 0;
 	r->conn = NULL;
 	ledger_rollback_later(r->runner->pool, conn);
@@ -249,7 +247,7 @@ static void on_cancel_deadline(void *arg)
 /* Drops the handler's coroutine; what it was waiting for is cancelled on the server. */
 static void stop_handler(struct run *r)
 {
-	loop_timer_stop(r->runner->loop, &r->timer);
+	run_timer_stop(r);
 	r->deadline_ms = 0;
 	r->runner->ops->drop(r);
 	if (r->pending == 0) {
@@ -258,8 +256,7 @@ static void stop_handler(struct run *r)
 	}
 	run_set_state(r, RUN_STOPPING);
 	ledger_cancel_backend(r->runner->control, pgconn_backend_pid(r->conn));
-	loop_timer_init(&r->timer, on_cancel_deadline, r);
-	loop_timer_start(r->runner->loop, &r->timer, RUNNER_CANCEL_MS);
+	run_timer_start(r, r->runner->loop, RUNNER_CANCEL_MS, on_cancel_deadline);
 }
 
 static void on_timeout(void *arg)
@@ -288,15 +285,14 @@ static void start_handler(struct run *r)
 	run_set_state(r, RUN_HANDLER);
 	r->handler_started = true;
 	r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
-	loop_timer_init(&r->timer, on_timeout, r);
-	loop_timer_start(r->runner->loop, &r->timer, r->task->timeout_ms);
+	run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
 	stats_inc(STAT_HANDLER_STARTS);
 	r->runner->ops->effect(r);
 }
 
 void runner_handler_done(struct run *r, struct verdict *v)
 {
-	loop_timer_stop(r->runner->loop, &r->timer);
+	run_timer_stop(r);
 	r->deadline_ms = 0;
 	if (r->state == RUN_PREPARE) {
 		if (v->kind == VERDICT_RETURNED)
@@ -334,7 +330,7 @@ static void on_statement(void *arg, struct pgresult *result)
 	if (r->state == RUN_STOPPING) {
 		pgresult_free(result);
 		if (r->pending == 0) {
-			loop_timer_stop(r->runner->loop, &r->timer);
+			run_timer_stop(r);
 			after_stop(r);
 		}
 	} else {
@@ -382,7 +378,7 @@ void runner_stop(struct runner *rn, struct run *r)
 		runner_give_back(rn, r);
 		return;
 	case RUN_PREPARE:
-		loop_timer_stop(rn->loop, &r->timer);
+		run_timer_stop(r);
 		rn->ops->drop(r);
 		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 		return;

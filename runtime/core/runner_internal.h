@@ -37,6 +37,7 @@ int runner_digests(struct runner *rn, struct run *r, struct err *e) MUST_CHECK;
 void runner_to_pool(struct run *r);
 /* Rolls back and does the whole run again at once. False: too often, it counts as an attempt now. */
 bool runner_again(struct run *r, const struct err *e);
+/* 40001, 40P01; or a pooler's server session without our prepared statements (nothing was executed). */
 bool runner_is_again(const struct err *e);
 /* Prepare step if there is one, else straight to the pool. Legal from GATE and ACK. */
 void runner_after_gate(struct run *r);

@@ -18,7 +18,7 @@ static int add_string_part(struct key_digest *d, const struct json_value *v, con
 	struct buf text;
 
 	buf_init(&text);
-	if (json_string_decode(v->text, v->len, &text, e) < 0) {
+	if (json_value_string(v, &text, e) < 0) {
 		buf_fini(&text);
 		return -1;
 	}
@@ -43,11 +43,13 @@ static int add_path_part(struct key_digest *d, const struct run *r, const char *
 		return add_string_part(d, &v, path, e);
 	case JSON_NUMBER:
 		buf_init(&number);
-		json_number_canonical(v.text, v.len, &number);
+		if (json_number_canonical(v.text, v.len, &number) < 0)
+			bug("jsonb holds the number %.*s", (int)v.len, v.text);
 		key_digest_part(d, 'n', number.data, number.len);
 		buf_fini(&number);
 		return 0;
-	case JSON_BOOLEAN:
+	case JSON_TRUE:
+	case JSON_FALSE:
 		key_digest_part(d, 'b', v.text, v.len);
 		return 0;
 	case JSON_NULL:

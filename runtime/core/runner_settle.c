@@ -31,7 +31,7 @@ void runner_finish(struct run *r, const char *what)
 	if (r->conn)
 		bug("run %s ends while it holds a connection", r->run_id);
 	log_end(r, LOG_DEBUG_, what);
-	loop_timer_stop(rn->loop, &r->timer);
+	run_timer_stop(r);
 	run_set_state(r, RUN_DONE);
 	rn->ops->forget(r);
 	rn->hooks.ended(rn->hooks.arg, r);
@@ -124,6 +124,12 @@ static bool is_server_fault(const struct err *e)
 	       strcmp(e->sqlstate, "25006") == 0;
 }
 
+static void wait_for_retry(struct run *r)
+{
+	gate_release(r->runner->gate, r);
+	source_due_in(r->runner->source, r->delay_ms);
+}
+
 static void on_lost_recorded(struct run *r, struct ledger_call *call)
 {
 	if (err_is_set(&call->err)) {
@@ -132,7 +138,7 @@ static void on_lost_recorded(struct run *r, struct ledger_call *call)
 		runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
 		return;
 	}
-	gate_release(r->runner->gate, r);
+	wait_for_retry(r);
 	stats_inc(r->permanent && call->found ? STAT_FAILED : STAT_RETRIES);
 	log_end(r, LOG_WARN_, call->found ? "run_failed_without_transaction" : "run_left_to_its_key");
 	runner_finish(r, "run_lost");
@@ -155,7 +161,7 @@ static void on_failed(struct run *r, struct ledger_call *call)
 		if (r->permanent)
 			gate_settle(r->runner->gate, r, true, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
 		else
-			gate_release(r->runner->gate, r);
+			wait_for_retry(r);
 		stats_inc(r->permanent ? STAT_FAILED : STAT_RETRIES);
 		log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_retried", "run_id", r->run_id, "task", r->task_name, "detail",
 		       call->outcome ? call->outcome : "", NULL);
@@ -265,7 +271,7 @@ static void resolve_later(struct run *r)
 		runner_finish(r, "run_unresolved");
 		return;
 	}
-	loop_timer_start(r->runner->loop, &r->timer, RUNNER_RESOLVE_MS);
+	run_timer_start(r, r->runner->loop, RUNNER_RESOLVE_MS, resolve);
 }
 
 static void on_resolved(struct run *r, struct ledger_call *call)
@@ -302,7 +308,6 @@ static void to_unknown(struct run *r)
 	run_set_state(r, RUN_UNKNOWN);
 	stats_inc(STAT_UNKNOWN);
 	log_end(r, LOG_WARN_, "commit_unknown");
-	loop_timer_init(&r->timer, resolve, r);
 	resolve(r);
 }
 
@@ -352,6 +357,8 @@ static void on_ended(struct run *r, struct ledger_call *call)
 	log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_put_off", "run_id", r->run_id, "task", r->task_name, "detail",
 	       r->outcome ? r->outcome : "", NULL);
 	stats_inc(r->permanent ? STAT_FAILED : STAT_RETRIES);
+	if (!r->permanent)
+		source_due_in(r->runner->source, r->delay_ms);
 	runner_finish(r, "run_ended");
 }
 
