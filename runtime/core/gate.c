@@ -150,7 +150,7 @@ static void judge(const struct gate *g, struct run *r, const char *v, size_t len
 	a->result = GATE_UNAVAILABLE;
 	if (!authentic(g, r, v, len) || pttl <= 0) {
 		r->gate_distrusted = true;
-		stats_inc(STAT_GATE_DISTRUSTED);
+		stats_inc(STAT_GATE_UNREADABLE);
 		return;
 	}
 	if (memcmp(v + AT_FINGERPRINT, r->fingerprint_hex, 64) != 0) {
@@ -190,7 +190,7 @@ static void on_acquire(void *arg, const struct valkey_reply *reply)
 	struct gate_answer a = { .result = GATE_UNAVAILABLE };
 
 	if (!reply || !q->gate->known) {
-		stats_inc(STAT_GATE_DOWN);
+		stats_inc(STAT_GATE_UNAVAILABLE);
 	} else if ((reply->type == V_STRING || reply->type == V_STATUS) && reply->len == 1 && reply->str[0] == '+') {
 		a.result = GATE_ACQUIRED;
 		stats_inc(STAT_GATE_ACQUIRED);
@@ -199,7 +199,7 @@ static void on_acquire(void *arg, const struct valkey_reply *reply)
 		judge(q->gate, q->run, reply->element[0].str, reply->element[0].len, reply->element[1].integer, &a);
 	} else {
 		q->run->gate_distrusted = true;
-		stats_inc(STAT_GATE_DISTRUSTED);
+		stats_inc(STAT_GATE_UNREADABLE);
 	}
 	if (a.result == GATE_BUSY)
 		stats_inc(STAT_GATE_BUSY);

@@ -152,7 +152,7 @@ bool runner_again(struct run *r, const struct err *e)
 	if (r->again >= RUNNER_AGAIN_MAX || r->draining)
 		return false;
 	r->again++;
-	stats_inc(STAT_RUNS_AGAIN);
+	stats_inc(STAT_SERIALIZATION_RETRIES);
 	log_kv(LOG_INFO_, "run_again", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, NULL);
 	run_timer_stop(r);
 	r->deadline_ms = 0;
@@ -217,7 +217,7 @@ static void on_claimed(struct run *r, struct ledger_call *call)
 	case CLAIM_CONFLICT:
 		drop_transaction(r);
 		gate_release(r->runner->gate, r);
-		stats_inc(STAT_CONFLICTS);
+		stats_inc(STAT_RUNS_CONFLICT);
 		runner_end(r, "key_reused", "the idempotency key was used before with another request");
 		return;
 	case CLAIM_NONE:
@@ -265,7 +265,7 @@ static void on_timeout(void *arg)
 	char message[128];
 
 	snprintf(message, sizeof message, "the handler did not end within the task's timeout of %lld ms", (long long)r->task->timeout_ms);
-	stats_inc(STAT_TIMEOUTS);
+	stats_inc(STAT_HANDLER_TIMEOUTS);
 	runner_set_failure(r, "timeout", message, NULL);
 	stop_handler(r);
 }
@@ -286,7 +286,7 @@ static void start_handler(struct run *r)
 	r->handler_started = true;
 	r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
 	run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
-	stats_inc(STAT_HANDLER_STARTS);
+	stats_inc(STAT_HANDLERS_STARTED);
 	r->runner->ops->effect(r);
 }
 

@@ -60,7 +60,7 @@ void runner_back(struct run *r, enum give_back how, int64_t delay_ms)
 		ledger_rollback_later(rn->pool, conn);
 	gate_release(rn->gate, r);
 	if (how == GIVE_BACK_BUSY)
-		stats_inc(STAT_BUSY);
+		stats_inc(STAT_RUNS_BUSY);
 	source_give_back(rn->source, r->run_id, how, delay_ms);
 	runner_finish(r, how == GIVE_BACK_BUSY ? "run_busy" : "run_given_back");
 }
@@ -69,7 +69,7 @@ void runner_back(struct run *r, enum give_back how, int64_t delay_ms)
 static void finish_stale(struct run *r, const struct err *e)
 {
 	log_kv(LOG_WARN_, "run_stale", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, "error", e->message, NULL);
-	stats_inc(STAT_STALE);
+	stats_inc(STAT_RUNS_STALE);
 	runner_back(r, GIVE_BACK_COUNTED, RUNNER_BUSY_MS);
 }
 
@@ -139,7 +139,7 @@ static void on_lost_recorded(struct run *r, struct ledger_call *call)
 		return;
 	}
 	wait_for_retry(r);
-	stats_inc(r->permanent && call->found ? STAT_FAILED : STAT_RETRIES);
+	stats_inc(r->permanent && call->found ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
 	log_end(r, LOG_WARN_, call->found ? "run_failed_without_transaction" : "run_left_to_its_key");
 	runner_finish(r, "run_lost");
 }
@@ -162,7 +162,7 @@ static void on_failed(struct run *r, struct ledger_call *call)
 			gate_settle(r->runner->gate, r, true, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
 		else
 			wait_for_retry(r);
-		stats_inc(r->permanent ? STAT_FAILED : STAT_RETRIES);
+		stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
 		log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_retried", "run_id", r->run_id, "task", r->task_name, "detail",
 		       call->outcome ? call->outcome : "", NULL);
 		runner_finish(r, "run_ended");
@@ -227,7 +227,7 @@ static void on_completed(struct run *r, struct ledger_call *call)
 	if (call->committed) {
 		give_connection_back(r, !call->lost);
 		gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
-		stats_inc(STAT_COMPLETED);
+		stats_inc(STAT_RUNS_COMPLETED);
 		runner_finish(r, "run_completed");
 	} else if (call->lost && !call->refused) {
 		to_unknown(r);
@@ -286,7 +286,7 @@ static void on_resolved(struct run *r, struct ledger_call *call)
 		runner_back(r, GIVE_BACK_COUNTED, 0);
 		return;
 	}
-	stats_inc(call->failed ? STAT_FAILED : STAT_COMPLETED);
+	stats_inc(call->failed ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_COMPLETED);
 	if (call->outcome && call->remaining_ms > 0)
 		gate_settle(r->runner->gate, r, call->failed, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
 	else
@@ -306,7 +306,7 @@ static void to_unknown(struct run *r)
 {
 	give_connection_back(r, false);
 	run_set_state(r, RUN_UNKNOWN);
-	stats_inc(STAT_UNKNOWN);
+	stats_inc(STAT_RUNS_UNKNOWN);
 	log_end(r, LOG_WARN_, "commit_unknown");
 	resolve(r);
 }
@@ -323,14 +323,14 @@ static void on_acked(struct run *r, struct ledger_call *call)
 		return;
 	}
 	if (call->found) {
-		stats_inc(STAT_REPLAYS);
+		stats_inc(STAT_RUNS_REPLAYED);
 		gate_settle(r->runner->gate, r, call->failed, call->ledger_id, call->attempt, call->outcome, call->remaining_ms);
 		runner_finish(r, "run_replayed");
 		return;
 	}
 	/* The ledger does not hold what the gate (or an earlier look) said. PostgreSQL decides, and our copy will replace the entry. */
 	r->gate_distrusted = true;
-	stats_inc(STAT_GATE_DISTRUSTED);
+	stats_inc(STAT_GATE_UNREADABLE);
 	if (r->draining || ++r->again > RUNNER_AGAIN_MAX)
 		runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
 	else
@@ -356,7 +356,7 @@ static void on_ended(struct run *r, struct ledger_call *call)
 	}
 	log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_put_off", "run_id", r->run_id, "task", r->task_name, "detail",
 	       r->outcome ? r->outcome : "", NULL);
-	stats_inc(r->permanent ? STAT_FAILED : STAT_RETRIES);
+	stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
 	if (!r->permanent)
 		source_due_in(r->runner->source, r->delay_ms);
 	runner_finish(r, "run_ended");

@@ -35,7 +35,7 @@ struct sched {
 	bool draining, stopped;
 	int64_t drain_until_ms;
 	struct loop_timer drain;
-	struct loop_task drain_check;
+	struct loop_task drain_check, drain_step;
 	void (*drained)(void *arg, int left);
 	void *drained_arg;
 };
@@ -43,6 +43,7 @@ struct sched {
 static void dispatch(void *arg);
 static void on_renew(void *arg);
 static void on_drain_time(void *arg);
+static void drain_step(void *arg);
 static void check_drained(void *arg);
 
 struct sched *sched_new(struct loop *loop, const struct sched_options *options)
@@ -55,6 +56,7 @@ struct sched *sched_new(struct loop *loop, const struct sched_options *options)
 	list_init(&s->started);
 	loop_task_init(&s->dispatch, dispatch, s);
 	loop_task_init(&s->drain_check, check_drained, s);
+	loop_task_init(&s->drain_step, drain_step, s);
 	loop_timer_init(&s->renew, on_renew, s);
 	loop_timer_init(&s->drain, on_drain_time, s);
 	s->window_ms = loop_now_ms(loop);
@@ -81,6 +83,7 @@ void sched_free(struct sched *s)
 		bug("sched is freed with %d runs", s->nready + s->nstarted);
 	loop_task_cancel(&s->dispatch);
 	loop_task_cancel(&s->drain_check);
+	loop_task_cancel(&s->drain_step);
 	loop_timer_stop(&s->renew);
 	loop_timer_stop(&s->drain);
 	free(s);
@@ -304,6 +307,13 @@ static void check_drained(void *arg)
 }
 
 static void on_drain_time(void *arg)
+{
+	struct sched *s = arg;
+
+	loop_defer(s->loop, &s->drain_step);
+}
+
+static void drain_step(void *arg)
 {
 	struct sched *s = arg;
 	int64_t now = loop_now_ms(s->loop);
