@@ -1,6 +1,7 @@
 #include "core/ledger.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,458 +12,417 @@
 #define PARAMS_MAX 12
 
 struct params {
-	const char *value[PARAMS_MAX];
-	int n;
-	char number[PARAMS_MAX][24];
-	char bytes[2][2 * DIGEST_BYTES + 3];
-	int nbytes;
+  const char *value[PARAMS_MAX];
+  int n;
+  char number[PARAMS_MAX][24];
+  char bytes[2][2 * DIGEST_BYTES + 3];
+  int nbytes;
 };
 
-static void add_text(struct params *p, const char *s)
-{
-	p->value[p->n++] = s;
+static void add_text(struct params *p, const char *s) {
+  p->value[p->n++] = s;
 }
 
-static void add_int(struct params *p, int64_t v)
-{
-	snprintf(p->number[p->n], sizeof p->number[0], "%" PRId64, v);
-	p->value[p->n] = p->number[p->n];
-	p->n++;
+static void add_int(struct params *p, int64_t v) {
+  snprintf(p->number[p->n], sizeof p->number[0], "%" PRId64, v);
+  p->value[p->n] = p->number[p->n];
+  p->n++;
 }
 
-static void add_bool(struct params *p, bool v)
-{
-	add_text(p, v ? "t" : "f");
+static void add_bool(struct params *p, bool v) {
+  add_text(p, v ? "t" : "f");
 }
 
-static void add_digest(struct params *p, const char *hex)
-{
-	char *out = p->bytes[p->nbytes++];
+static void add_digest(struct params *p, const char *hex) {
+  char *out = p->bytes[p->nbytes++];
 
-	snprintf(out, sizeof p->bytes[0], "\\x%s", hex);
-	add_text(p, out);
+  snprintf(out, sizeof p->bytes[0], "\\x%s", hex);
+  add_text(p, out);
 }
 
-static void add_tenant(struct params *p, const struct run *r)
-{
-	if (r->has_tenant)
-		add_int(p, r->tenant_id);
-	else
-		add_text(p, NULL);
+static void add_tenant(struct params *p, const struct run *r) {
+  if (r->has_tenant)
+    add_int(p, r->tenant_id);
+  else
+    add_text(p, NULL);
 }
 
 /* ---- collecting answers ---- */
 
-static struct ledger_call *call_new(struct run *r, int answers, ledger_done *done)
-{
-	struct ledger_call *call = xcalloc(1, sizeof *call);
+static struct ledger_call *call_new(struct run *r, int answers, ledger_done *done) {
+  struct ledger_call *call = xcalloc(1, sizeof *call);
 
-	if (r->call)
-		bug("run %s has a ledger operation under way already", r->run_id);
-	call->run = r;
-	call->done = done;
-	call->left = answers;
-	r->call = call;
-	return call;
+  if (r->call) bug("run %s has a ledger operation under way already", r->run_id);
+  call->run = r;
+  call->done = done;
+  call->left = answers;
+  r->call = call;
+  return call;
 }
 
 /* Notes an error: the first that counts, loss of the connection, and whether COMMIT can still have happened. */
-static void note_error(struct ledger_call *call, const struct err *e)
-{
-	if (strcmp(e->code, "skipped") == 0)
-		return;
-	if (strcmp(e->code, "connection_lost") == 0)
-		call->lost = true;
-	else
-		call->refused = true;
-	if (!err_is_set(&call->err))
-		call->err = *e;
+static void note_error(struct ledger_call *call, const struct err *e) {
+  if (strcmp(e->code, "skipped") == 0) return;
+  if (strcmp(e->code, "connection_lost") == 0)
+    call->lost = true;
+  else
+    call->refused = true;
+  if (!err_is_set(&call->err)) call->err = *e;
 }
 
-static void answered(struct ledger_call *call, struct pgresult *result)
-{
-	pgresult_free(result);
-	if (--call->left > 0)
-		return;
-	call->run->call = NULL;
-	call->done(call->run, call);
-	free(call->outcome);
-	free(call);
+static void answered(struct ledger_call *call, struct pgresult *result) {
+  pgresult_free(result);
+  if (--call->left > 0) return;
+  call->run->call = NULL;
+  call->done(call->run, call);
+  free(call->outcome);
+  free(call);
 }
 
-static void on_plain(void *arg, struct pgresult *result)
-{
-	struct ledger_call *call = arg;
+static void on_plain(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
 
-	if (!pgresult_ok(result))
-		note_error(call, pgresult_err(result));
-	answered(call, result);
+  if (!pgresult_ok(result)) note_error(call, pgresult_err(result));
+  answered(call, result);
 }
 
 /* A COMMIT of an aborted transaction is answered by the tag ROLLBACK, without an error. */
-static void on_commit(void *arg, struct pgresult *result)
-{
-	struct ledger_call *call = arg;
+static void on_commit(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
 
-	if (!pgresult_ok(result)) {
-		call->commit_refused = pgresult_err(result)->class == ERR_SQL;
-		note_error(call, pgresult_err(result));
-	} else if (strcmp(pgresult_tag(result), "COMMIT") == 0) {
-		call->committed = true;
-	} else {
-		call->refused = call->commit_refused = true;
-		if (!err_is_set(&call->err)) {
-			err_set(&call->err, ERR_SQL, "sql", "the transaction was aborted by an earlier error: COMMIT was answered by %s",
-			        pgresult_tag(result));
-			strcpy(call->err.sqlstate, "25P02");
-		}
-	}
-	answered(call, result);
+  if (!pgresult_ok(result)) {
+    call->commit_refused = pgresult_err(result)->class == ERR_SQL;
+    note_error(call, pgresult_err(result));
+  } else if (strcmp(pgresult_tag(result), "COMMIT") == 0) {
+    call->committed = true;
+  } else {
+    call->refused = call->commit_refused = true;
+    if (!err_is_set(&call->err)) {
+      err_set(&call->err, ERR_SQL, "sql", "the transaction was aborted by an earlier error: COMMIT was answered by %s",
+              pgresult_tag(result));
+      strcpy(call->err.sqlstate, "25P02");
+    }
+  }
+  answered(call, result);
 }
 
 /* What a reset after COMMIT says does not change what was committed; a lost connection shows in the pool. */
-static void on_reset(void *arg, struct pgresult *result)
-{
-	struct ledger_call *call = arg;
+static void on_reset(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
 
-	if (!pgresult_ok(result))
-		log_kv(LOG_DEBUG_, "session_reset_failed", "error", pgresult_err(result)->message, NULL);
-	answered(call, result);
+  if (!pgresult_ok(result)) log_kv(LOG_DEBUG_, "session_reset_failed", "error", pgresult_err(result)->message, NULL);
+  answered(call, result);
 }
 
-static void send(struct pgconn *conn, const char *sql, struct params *p, void (*done)(void *, struct pgresult *), void *arg)
-{
-	struct pgquery q = { .sql = sql, .nparams = p ? p->n : 0, .values = p ? p->value : NULL, .done = done, .arg = arg };
+static void send(struct pgconn *conn, const char *sql, struct params *p, void (*done)(void *, struct pgresult *),
+                 void *arg) {
+  struct pgquery q = {.sql = sql, .nparams = p ? p->n : 0, .values = p ? p->value : NULL, .done = done, .arg = arg};
 
-	pgconn_query(conn, &q);
+  pgconn_query(conn, &q);
 }
 
 /* COMMIT, and what functions may have left in the session: settings, role, session-level advisory locks. */
-static void send_commit(struct pgconn *conn, struct ledger_call *call)
-{
-	send(conn, "COMMIT", NULL, on_commit, call);
-	send(conn, "RESET ALL", NULL, on_reset, call);
-	send(conn, "RESET ROLE", NULL, on_reset, call);
-	send(conn, "SELECT pg_catalog.pg_advisory_unlock_all()", NULL, on_reset, call);
-	pgconn_sync(conn);
+static void send_commit(struct pgconn *conn, struct ledger_call *call) {
+  send(conn, "COMMIT", NULL, on_commit, call);
+  send(conn, "RESET ALL", NULL, on_reset, call);
+  send(conn, "RESET ROLE", NULL, on_reset, call);
+  send(conn, "SELECT pg_catalog.pg_advisory_unlock_all()", NULL, on_reset, call);
+  pgconn_sync(conn);
 }
 #define COMMIT_ANSWERS 4
 
-static char *column_text(struct pgresult *r, int col)
-{
-	return pgresult_null(r, 0, col) ? NULL : xstrdup(pgresult_value(r, 0, col));
+static char *column_text(struct pgresult *r, int col) {
+  return pgresult_null(r, 0, col) ? NULL : xstrdup(pgresult_value(r, 0, col));
 }
 
-static int64_t column_int(struct pgresult *r, int col)
-{
-	return pgresult_null(r, 0, col) ? 0 : strtoll(pgresult_value(r, 0, col), NULL, 10);
+static int64_t column_int(struct pgresult *r, int col) {
+  return pgresult_null(r, 0, col) ? 0 : strtoll(pgresult_value(r, 0, col), NULL, 10);
 }
 
-static bool column_is(struct pgresult *r, int col, const char *word)
-{
-	return !pgresult_null(r, 0, col) && strcmp(pgresult_value(r, 0, col), word) == 0;
+static bool column_is(struct pgresult *r, int col, const char *word) {
+  return !pgresult_null(r, 0, col) && strcmp(pgresult_value(r, 0, col), word) == 0;
 }
 
 /* ---- on the run's own connection ---- */
 
-static enum claim_verdict claim_verdict_of(struct pgresult *r)
-{
-	if (column_is(r, 0, "claimed"))
-		return CLAIM_CLAIMED;
-	if (column_is(r, 0, "replay"))
-		return CLAIM_REPLAY;
-	if (column_is(r, 0, "busy"))
-		return CLAIM_BUSY;
-	if (column_is(r, 0, "conflict"))
-		return CLAIM_CONFLICT;
-	bug("umavez.begin_run gave the verdict %s", pgresult_null(r, 0, 0) ? "NULL" : pgresult_value(r, 0, 0));
+static enum claim_verdict claim_verdict_of(struct pgresult *r) {
+  if (column_is(r, 0, "claimed")) return CLAIM_CLAIMED;
+  if (column_is(r, 0, "replay")) return CLAIM_REPLAY;
+  if (column_is(r, 0, "busy")) return CLAIM_BUSY;
+  if (column_is(r, 0, "conflict")) return CLAIM_CONFLICT;
+  bug("umavez.begin_run gave the verdict %s", pgresult_null(r, 0, 0) ? "NULL" : pgresult_value(r, 0, 0));
 }
 
-static void on_claim(void *arg, struct pgresult *result)
-{
-	struct ledger_call *call = arg;
+static void on_claim(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
 
-	if (!pgresult_ok(result)) {
-		note_error(call, pgresult_err(result));
-	} else {
-		call->claim = claim_verdict_of(result);
-		call->ledger_id = column_int(result, 1);
-		call->attempt = (int)column_int(result, 2);
-		call->failed = column_is(result, 3, "failed_permanent");
-		call->outcome = column_text(result, 4);
-		call->remaining_ms = column_int(result, 5);
-	}
-	answered(call, result);
+  if (!pgresult_ok(result)) {
+    note_error(call, pgresult_err(result));
+  } else {
+    call->claim = claim_verdict_of(result);
+    call->ledger_id = column_int(result, 1);
+    call->attempt = (int)column_int(result, 2);
+    call->failed = column_is(result, 3, "failed_permanent");
+    call->outcome = column_text(result, 4);
+    call->remaining_ms = column_int(result, 5);
+  }
+  answered(call, result);
 }
 
-void ledger_claim(struct run *r, ledger_done *done)
-{
-	struct ledger_call *call = call_new(r, 3, done);
-	struct params p = { .n = 0 };
+void ledger_claim(struct run *r, ledger_done *done) {
+  struct ledger_call *call = call_new(r, 3, done);
+  struct params p = {.n = 0};
 
-	add_tenant(&p, r);
-	add_digest(&p, r->key_hex);
-	add_digest(&p, r->fingerprint_hex);
-	add_int(&p, r->task->lease_ms);
-	add_int(&p, r->task->lease_ms);
-	send(r->conn, "BEGIN", NULL, on_plain, call);
-	send(r->conn,
-	     "SELECT verdict, id, attempt, status, outcome, remaining_ms FROM umavez.begin_run($1::bigint, $2::bytea, $3::bytea, $4::int, $5::int)",
-	     &p, on_claim, call);
-	send(r->conn, "SAVEPOINT umavez_run", NULL, on_plain, call);
-	pgconn_sync(r->conn);
+  add_tenant(&p, r);
+  add_digest(&p, r->key_hex);
+  add_digest(&p, r->fingerprint_hex);
+  add_int(&p, r->task->lease_ms);
+  add_int(&p, r->task->lease_ms);
+  send(r->conn, "BEGIN", NULL, on_plain, call);
+  send(r->conn,
+       "SELECT verdict, id, attempt, status, outcome, remaining_ms FROM umavez.begin_run($1::bigint, $2::bytea, "
+       "$3::bytea, $4::int, $5::int)",
+       &p, on_claim, call);
+  send(r->conn, "SAVEPOINT umavez_run", NULL, on_plain, call);
+  pgconn_sync(r->conn);
 }
 
-static void on_settled(void *arg, struct pgresult *result)
-{
-	struct ledger_call *call = arg;
+static void on_settled(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
 
-	if (!pgresult_ok(result)) {
-		note_error(call, pgresult_err(result));
-	} else {
-		call->outcome = column_text(result, 0);
-		call->remaining_ms = column_int(result, 1);
-	}
-	answered(call, result);
+  if (!pgresult_ok(result)) {
+    note_error(call, pgresult_err(result));
+  } else {
+    call->outcome = column_text(result, 0);
+    call->remaining_ms = column_int(result, 1);
+  }
+  answered(call, result);
 }
 
-void ledger_complete(struct run *r, ledger_done *done)
-{
-	struct ledger_call *call = call_new(r, 1 + COMMIT_ANSWERS, done);
-	struct params p = { .n = 0 };
+void ledger_complete(struct run *r, ledger_done *done) {
+  struct ledger_call *call = call_new(r, 1 + COMMIT_ANSWERS, done);
+  struct params p = {.n = 0};
 
-	add_text(&p, r->run_id);
-	add_tenant(&p, r);
-	add_digest(&p, r->key_hex);
-	add_int(&p, r->ledger_id);
-	add_int(&p, r->attempt);
-	add_text(&p, r->outcome);
-	add_int(&p, r->task->retention_ms);
-	add_bool(&p, r->task->history);
-	send(r->conn,
-	     "SELECT outcome, remaining_ms FROM umavez.complete_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, $6::jsonb, "
-	     "$7::bigint, $8::boolean)",
-	     &p, on_settled, call);
-	send_commit(r->conn, call);
+  add_text(&p, r->run_id);
+  add_tenant(&p, r);
+  add_digest(&p, r->key_hex);
+  add_int(&p, r->ledger_id);
+  add_int(&p, r->attempt);
+  add_text(&p, r->outcome);
+  add_int(&p, r->task->retention_ms);
+  add_bool(&p, r->task->history);
+  send(r->conn,
+       "SELECT outcome, remaining_ms FROM umavez.complete_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "
+       "$6::jsonb, "
+       "$7::bigint, $8::boolean)",
+       &p, on_settled, call);
+  send_commit(r->conn, call);
 }
 
-void ledger_fail(struct run *r, ledger_done *done)
-{
-	struct ledger_call *call = call_new(r, 2 + COMMIT_ANSWERS, done);
-	struct params p = { .n = 0 };
+void ledger_fail(struct run *r, ledger_done *done) {
+  struct ledger_call *call = call_new(r, 2 + COMMIT_ANSWERS, done);
+  struct params p = {.n = 0};
 
-	add_text(&p, r->run_id);
-	add_tenant(&p, r);
-	add_digest(&p, r->key_hex);
-	add_int(&p, r->ledger_id);
-	add_int(&p, r->attempt);
-	add_bool(&p, r->permanent);
-	add_text(&p, r->outcome);
-	add_text(&p, r->failure);
-	add_int(&p, r->task->retention_ms);
-	add_int(&p, r->delay_ms);
-	add_bool(&p, r->task->history);
-	send(r->conn, "ROLLBACK TO SAVEPOINT umavez_run", NULL, on_plain, call);
-	send(r->conn,
-	     "SELECT outcome, remaining_ms FROM umavez.fail_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, $6::boolean, $7::jsonb, "
-	     "$8::jsonb, $9::bigint, $10::bigint, $11::boolean)",
-	     &p, on_settled, call);
-	send_commit(r->conn, call);
+  add_text(&p, r->run_id);
+  add_tenant(&p, r);
+  add_digest(&p, r->key_hex);
+  add_int(&p, r->ledger_id);
+  add_int(&p, r->attempt);
+  add_bool(&p, r->permanent);
+  add_text(&p, r->outcome);
+  add_text(&p, r->failure);
+  add_int(&p, r->task->retention_ms);
+  add_int(&p, r->delay_ms);
+  add_bool(&p, r->task->history);
+  send(r->conn, "ROLLBACK TO SAVEPOINT umavez_run", NULL, on_plain, call);
+  send(r->conn,
+       "SELECT outcome, remaining_ms FROM umavez.fail_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "
+       "$6::boolean, $7::jsonb, "
+       "$8::jsonb, $9::bigint, $10::bigint, $11::boolean)",
+       &p, on_settled, call);
+  send_commit(r->conn, call);
 }
 
 struct giveback {
-	struct pgpool *pool;
-	struct pgconn *conn;
-	int left;
-	bool broken;
+  struct pgpool *pool;
+  struct pgconn *conn;
+  int left;
+  bool broken;
 };
 
-static void on_giveback(void *arg, struct pgresult *result)
-{
-	struct giveback *g = arg;
+static void on_giveback(void *arg, struct pgresult *result) {
+  struct giveback *g = arg;
 
-	if (!pgresult_ok(result))
-		g->broken = true;
-	pgresult_free(result);
-	if (--g->left > 0)
-		return;
-	if (g->broken)
-		pgpool_discard(g->pool, g->conn);
-	else
-		pgpool_release(g->pool, g->conn);
-	free(g);
+  if (!pgresult_ok(result)) g->broken = true;
+  pgresult_free(result);
+  if (--g->left > 0) return;
+  if (g->broken)
+    pgpool_discard(g->pool, g->conn);
+  else
+    pgpool_release(g->pool, g->conn);
+  free(g);
 }
 
-void ledger_rollback_later(struct pgpool *pool, struct pgconn *conn)
-{
-	struct giveback *g = xcalloc(1, sizeof *g);
+void ledger_rollback_later(struct pgpool *pool, struct pgconn *conn) {
+  struct giveback *g = xcalloc(1, sizeof *g);
 
-	*g = (struct giveback){ .pool = pool, .conn = conn, .left = 4 };
-	send(conn, "ROLLBACK", NULL, on_giveback, g);
-	send(conn, "RESET ALL", NULL, on_giveback, g);
-	send(conn, "RESET ROLE", NULL, on_giveback, g);
-	send(conn, "SELECT pg_catalog.pg_advisory_unlock_all()", NULL, on_giveback, g);
-	pgconn_sync(conn);
+  *g = (struct giveback){.pool = pool, .conn = conn, .left = 4};
+  send(conn, "ROLLBACK", NULL, on_giveback, g);
+  send(conn, "RESET ALL", NULL, on_giveback, g);
+  send(conn, "RESET ROLE", NULL, on_giveback, g);
+  send(conn, "SELECT pg_catalog.pg_advisory_unlock_all()", NULL, on_giveback, g);
+  pgconn_sync(conn);
 }
 
-static void on_ignored(void *arg, struct pgresult *result)
-{
-	pgresult_free(result);
+static void on_ignored(void *arg, struct pgresult *result) {
+  pgresult_free(result);
 }
 
-void ledger_keep_alive(struct pgconn *conn)
-{
-	send(conn, "SELECT 1", NULL, on_ignored, NULL);
-	pgconn_sync(conn);
+void ledger_keep_alive(struct pgconn *conn) {
+  send(conn, "SELECT 1", NULL, on_ignored, NULL);
+  pgconn_sync(conn);
 }
 
 /* ---- on a control connection ---- */
 
 static bool send_control(struct control *c, struct run *r, const char *sql, struct params *p,
-                         void (*on_answer)(void *, struct pgresult *), ledger_done *done)
-{
-	struct ledger_call *call;
-	struct pgquery q = { .sql = sql, .nparams = p->n, .values = p->value, .done = on_answer };
+                         void (*on_answer)(void *, struct pgresult *), ledger_done *done) {
+  struct ledger_call *call;
+  struct pgquery q = {.sql = sql, .nparams = p->n, .values = p->value, .done = on_answer};
 
-	if (!control_up(c))
-		return false;
-	call = call_new(r, 1, done);
-	q.arg = call;
-	if (control_query(c, &q))
-		return true;
-	r->call = NULL;
-	free(call);
-	return false;
+  if (!control_up(c)) return false;
+  call = call_new(r, 1, done);
+  q.arg = call;
+  if (control_query(c, &q)) return true;
+  r->call = NULL;
+  free(call);
+  return false;
 }
 
-static void on_ack(void *arg, struct pgresult *result)
-{
-	struct ledger_call *call = arg;
+static void on_ack(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
 
-	if (!pgresult_ok(result)) {
-		note_error(call, pgresult_err(result));
-	} else if (pgresult_rows(result) > 0) {
-		call->found = true;
-		call->failed = column_is(result, 0, "failed_permanent");
-		call->outcome = column_text(result, 1);
-		call->remaining_ms = column_int(result, 2);
-		call->ledger_id = column_int(result, 3);
-		call->attempt = (int)column_int(result, 4);
-	}
-	answered(call, result);
+  if (!pgresult_ok(result)) {
+    note_error(call, pgresult_err(result));
+  } else if (pgresult_rows(result) > 0) {
+    call->found = true;
+    call->failed = column_is(result, 0, "failed_permanent");
+    call->outcome = column_text(result, 1);
+    call->remaining_ms = column_int(result, 2);
+    call->ledger_id = column_int(result, 3);
+    call->attempt = (int)column_int(result, 4);
+  }
+  answered(call, result);
 }
 
-bool ledger_ack(struct control *c, struct run *r, ledger_done *done)
-{
-	struct params p = { .n = 0 };
+bool ledger_ack(struct control *c, struct run *r, ledger_done *done) {
+  struct params p = {.n = 0};
 
-	add_text(&p, r->run_id);
-	add_tenant(&p, r);
-	add_digest(&p, r->key_hex);
-	add_digest(&p, r->fingerprint_hex);
-	add_bool(&p, r->task->history);
-	return send_control(c, r,
-	                    "SELECT status, outcome, remaining_ms, id, attempt FROM umavez.ack_replay($1::uuid, $2::bigint, $3::bytea, "
-	                    "$4::bytea, $5::boolean)",
-	                    &p, on_ack, done);
+  add_text(&p, r->run_id);
+  add_tenant(&p, r);
+  add_digest(&p, r->key_hex);
+  add_digest(&p, r->fingerprint_hex);
+  add_bool(&p, r->task->history);
+  return send_control(
+      c, r,
+      "SELECT status, outcome, remaining_ms, id, attempt FROM umavez.ack_replay($1::uuid, $2::bigint, $3::bytea, "
+      "$4::bytea, $5::boolean)",
+      &p, on_ack, done);
 }
 
-static void on_fail_lost(void *arg, struct pgresult *result)
-{
-	struct ledger_call *call = arg;
+static void on_fail_lost(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
 
-	if (!pgresult_ok(result))
-		note_error(call, pgresult_err(result));
-	else
-		call->found = pgresult_rows(result) > 0 && column_is(result, 0, "recorded");
-	answered(call, result);
+  if (!pgresult_ok(result))
+    note_error(call, pgresult_err(result));
+  else
+    call->found = pgresult_rows(result) > 0 && column_is(result, 0, "recorded");
+  answered(call, result);
 }
 
-bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, ledger_done *done)
-{
-	struct params p = { .n = 0 };
+bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, ledger_done *done) {
+  struct params p = {.n = 0};
 
-	add_text(&p, worker_id);
-	add_text(&p, r->run_id);
-	add_tenant(&p, r);
-	add_digest(&p, r->key_hex);
-	add_digest(&p, r->fingerprint_hex);
-	add_bool(&p, r->permanent);
-	add_text(&p, r->outcome);
-	add_text(&p, r->failure);
-	add_int(&p, r->task->retention_ms);
-	add_int(&p, r->delay_ms);
-	add_bool(&p, r->task->history);
-	return send_control(c, r,
-	                    "SELECT umavez.fail_lost_run($1::uuid, $2::uuid, $3::bigint, $4::bytea, $5::bytea, $6::boolean, $7::jsonb, "
-	                    "$8::jsonb, $9::bigint, $10::bigint, $11::boolean)",
-	                    &p, on_fail_lost, done);
+  add_text(&p, worker_id);
+  add_text(&p, r->run_id);
+  add_tenant(&p, r);
+  add_digest(&p, r->key_hex);
+  add_digest(&p, r->fingerprint_hex);
+  add_bool(&p, r->permanent);
+  add_text(&p, r->outcome);
+  add_text(&p, r->failure);
+  add_int(&p, r->task->retention_ms);
+  add_int(&p, r->delay_ms);
+  add_bool(&p, r->task->history);
+  return send_control(
+      c, r,
+      "SELECT umavez.fail_lost_run($1::uuid, $2::uuid, $3::bigint, $4::bytea, $5::bytea, $6::boolean, $7::jsonb, "
+      "$8::jsonb, $9::bigint, $10::bigint, $11::boolean)",
+      &p, on_fail_lost, done);
 }
 
-static void on_resolve(void *arg, struct pgresult *result)
-{
-	struct ledger_call *call = arg;
+static void on_resolve(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
 
-	if (!pgresult_ok(result)) {
-		note_error(call, pgresult_err(result));
-	} else {
-		call->commit = column_is(result, 0, "committed") ? COMMIT_DONE
-		               : column_is(result, 0, "rolled_back") ? COMMIT_ROLLED_BACK : COMMIT_IN_PROGRESS;
-		call->failed = column_is(result, 1, "failed_permanent");
-		call->outcome = column_text(result, 2);
-		call->remaining_ms = column_int(result, 3);
-	}
-	answered(call, result);
+  if (!pgresult_ok(result)) {
+    note_error(call, pgresult_err(result));
+  } else {
+    call->commit = column_is(result, 0, "committed")     ? COMMIT_DONE
+                   : column_is(result, 0, "rolled_back") ? COMMIT_ROLLED_BACK
+                                                         : COMMIT_IN_PROGRESS;
+    call->failed = column_is(result, 1, "failed_permanent");
+    call->outcome = column_text(result, 2);
+    call->remaining_ms = column_int(result, 3);
+  }
+  answered(call, result);
 }
 
-bool ledger_resolve(struct control *c, struct run *r, ledger_done *done)
-{
-	struct params p = { .n = 0 };
+bool ledger_resolve(struct control *c, struct run *r, ledger_done *done) {
+  struct params p = {.n = 0};
 
-	add_text(&p, r->run_id);
-	add_tenant(&p, r);
-	add_digest(&p, r->key_hex);
-	add_int(&p, r->ledger_id);
-	add_int(&p, r->attempt);
-	return send_control(c, r,
-	                    "SELECT verdict, status, outcome, remaining_ms FROM umavez.resolve_commit($1::uuid, $2::bigint, $3::bytea, "
-	                    "$4::bigint, $5::int)",
-	                    &p, on_resolve, done);
+  add_text(&p, r->run_id);
+  add_tenant(&p, r);
+  add_digest(&p, r->key_hex);
+  add_int(&p, r->ledger_id);
+  add_int(&p, r->attempt);
+  return send_control(
+      c, r,
+      "SELECT verdict, status, outcome, remaining_ms FROM umavez.resolve_commit($1::uuid, $2::bigint, $3::bytea, "
+      "$4::bigint, $5::int)",
+      &p, on_resolve, done);
 }
 
-bool ledger_end(struct control *c, struct run *r, ledger_done *done)
-{
-	struct params p = { .n = 0 };
+bool ledger_end(struct control *c, struct run *r, ledger_done *done) {
+  struct params p = {.n = 0};
 
-	add_text(&p, r->run_id);
-	add_text(&p, r->outcome);
-	add_text(&p, r->failure);
-	if (r->key_hex[0])
-		add_digest(&p, r->key_hex);
-	else
-		add_text(&p, NULL);
-	return send_control(c, r, "SELECT umavez.end_run($1::uuid, 'failed_permanent', $2::jsonb, $3::jsonb, $4::bytea, NULL)", &p, on_plain,
-	                    done);
+  add_text(&p, r->run_id);
+  add_text(&p, r->outcome);
+  add_text(&p, r->failure);
+  if (r->key_hex[0])
+    add_digest(&p, r->key_hex);
+  else
+    add_text(&p, NULL);
+  return send_control(c, r,
+                      "SELECT umavez.end_run($1::uuid, 'failed_permanent', $2::jsonb, $3::jsonb, $4::bytea, NULL)", &p,
+                      on_plain, done);
 }
 
-bool ledger_put_off(struct control *c, struct run *r, ledger_done *done)
-{
-	struct params p = { .n = 0 };
+bool ledger_put_off(struct control *c, struct run *r, ledger_done *done) {
+  struct params p = {.n = 0};
 
-	add_text(&p, r->run_id);
-	add_int(&p, r->delay_ms);
-	add_text(&p, r->failure);
-	return send_control(c, r, "SELECT umavez.reschedule_run($1::uuid, $2::bigint, $3::jsonb)", &p, on_plain, done);
+  add_text(&p, r->run_id);
+  add_int(&p, r->delay_ms);
+  add_text(&p, r->failure);
+  return send_control(c, r, "SELECT umavez.reschedule_run($1::uuid, $2::bigint, $3::jsonb)", &p, on_plain, done);
 }
 
-void ledger_cancel_backend(struct control *c, int pid)
-{
-	struct params p = { .n = 0 };
-	struct pgquery q = { .sql = "SELECT pg_catalog.pg_cancel_backend($1::int)", .done = on_ignored };
+void ledger_cancel_backend(struct control *c, int pid) {
+  struct params p = {.n = 0};
+  struct pgquery q = {.sql = "SELECT pg_catalog.pg_cancel_backend($1::int)", .done = on_ignored};
 
-	add_int(&p, pid);
-	q.nparams = p.n;
-	q.values = p.value;
-	if (!control_query(c, &q))
-		log_kv(LOG_WARN_, "cancel_not_sent", "pid", p.value[0], "why", "the control connection is down", NULL);
+  add_int(&p, pid);
+  q.nparams = p.n;
+  q.values = p.value;
+  if (!control_query(c, &q))
+    log_kv(LOG_WARN_, "cancel_not_sent", "pid", p.value[0], "why", "the control connection is down", NULL);
 }

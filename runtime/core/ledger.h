@@ -1,9 +1,11 @@
-/* ledger: the only file that calls the ledger's SQL functions (sql/functions), for a run's own transaction and on a control connection.
+/* ledger: the only file that calls the ledger's SQL functions (sql/functions), for a run's own transaction and on a
+ * control connection.
  *
- * What it is    each operation sends its statements as one group (one round trip), collects the answers in a struct ledger_call and calls
- *               done once, at the safe point of a tick, also when the connection is lost.
+ * What it is    each operation sends its statements as one group (one round trip), collects the answers in a struct
+ *               ledger_call and calls done once, at the safe point of a tick, also when the connection is lost.
  * Owns          the struct ledger_call until done has returned; the runner may take call->outcome.
- * Invariants    one operation at a time for a run (run->call). Nothing here decides what a run becomes: that is runner's. */
+ * Invariants    one operation at a time for a run (run->call). Nothing here decides what a run becomes: that is
+ *               runner's. */
 #ifndef UMAVEZ_CORE_LEDGER_H
 #define UMAVEZ_CORE_LEDGER_H
 
@@ -19,24 +21,24 @@ enum claim_verdict { CLAIM_NONE, CLAIM_CLAIMED, CLAIM_REPLAY, CLAIM_BUSY, CLAIM_
 enum commit_verdict { COMMIT_NONE, COMMIT_DONE, COMMIT_ROLLED_BACK, COMMIT_IN_PROGRESS };
 
 struct ledger_call {
-	struct run *run;
-	void (*done)(struct run *r, struct ledger_call *call);
-	int left;                      /* answers still to come */
+  struct run *run;
+  void (*done)(struct run *r, struct ledger_call *call);
+  int left; /* answers still to come */
 
-	struct err err;                /* the first error that counts; unset on success */
-	bool lost;                     /* the connection was lost before everything was answered */
-	bool refused;                  /* a statement before COMMIT was answered with an error: nothing can have been committed */
-	bool commit_refused;           /* COMMIT itself was: the transaction is over */
-	bool committed;                /* COMMIT was answered by COMMIT */
+  struct err err;      /* the first error that counts; unset on success */
+  bool lost;           /* the connection was lost before everything was answered */
+  bool refused;        /* a statement before COMMIT was answered with an error: nothing can have been committed */
+  bool commit_refused; /* COMMIT itself was: the transaction is over */
+  bool committed;      /* COMMIT was answered by COMMIT */
 
-	enum claim_verdict claim;
-	enum commit_verdict commit;
-	bool found;                    /* ack: the ledger holds it. fail_lost: the failure was recorded */
-	bool failed;                   /* the settled row is failed_permanent */
-	int64_t ledger_id;
-	int attempt;
-	int64_t remaining_ms;          /* of the lease (busy) or of the retention (settled) */
-	char *outcome;                 /* JSON text as the ledger holds it, or NULL */
+  enum claim_verdict claim;
+  enum commit_verdict commit;
+  bool found;  /* ack: the ledger holds it. fail_lost: the failure was recorded */
+  bool failed; /* the settled row is failed_permanent */
+  int64_t ledger_id;
+  int attempt;
+  int64_t remaining_ms; /* of the lease (busy) or of the retention (settled) */
+  char *outcome;        /* JSON text as the ledger holds it, or NULL */
 };
 
 typedef void ledger_done(struct run *r, struct ledger_call *call);
@@ -48,7 +50,8 @@ void ledger_claim(struct run *r, ledger_done *done);
 void ledger_complete(struct run *r, ledger_done *done);
 /* ROLLBACK TO the savepoint, fail_run with r->permanent, r->outcome, r->failure, r->delay_ms, COMMIT, session reset. */
 void ledger_fail(struct run *r, ledger_done *done);
-/* Ends whatever transaction conn is in and gives it back to the pool (or discards it) when that is answered. Takes conn. */
+/* Ends whatever transaction conn is in and gives it back to the pool (or discards it) when that is answered. Takes
+ * conn. */
 void ledger_rollback_later(struct pgpool *pool, struct pgconn *conn);
 /* Keeps PostgreSQL from ending a transaction whose handler waits for something else than SQL. */
 void ledger_keep_alive(struct pgconn *conn);

@@ -1,9 +1,10 @@
 /* run: one delivery in this worker, from being taken to its end.
  *
- * What it is    the data that travels through the runner. States and legal moves come from the two tables below; run_set_state is the
- *               only function that changes a state, and calls bug() on an illegal move. docs/state-machine.md shows the same tables
- *               (a unit test compares).
- * Owns          its strings, its key material, its results. Borrows task and runner. The connection is lent by the pool.
+ * What it is    the data that travels through the runner. States and legal moves come from the two tables below;
+ *               run_set_state is the only function that changes a state, and calls bug() on an illegal move.
+ *               docs/state-machine.md shows the same tables (a unit test compares).
+ * Owns          its strings, its key material, its results. Borrows task and runner. The connection is lent by the
+ *               pool.
  * Life cycle    run_new (source) → runner_start → … → RUN_DONE → run_free by sched, at the safe point of the tick.
  * Callers       runner changes it; handler code (bind) reads the public part and keeps handler_data. */
 #ifndef UMAVEZ_CORE_RUN_H
@@ -21,65 +22,65 @@
 #include "io/pgpool.h"
 
 /* X(enumerator, name, what it means) */
-#define RUN_STATES(X) \
-	X(RUN_TAKEN,    "taken",    "fetched from the queue, waits for its turn") \
-	X(RUN_GATE,     "gate",     "Valkey has been asked") \
-	X(RUN_PREPARE,  "prepare",  "the task's prepare step runs, before any transaction") \
-	X(RUN_POOL,     "pool",     "waits for a connection") \
-	X(RUN_CLAIM,    "claim",    "BEGIN, claim and SAVEPOINT are under way") \
-	X(RUN_HANDLER,  "handler",  "the handler runs inside its transaction") \
-	X(RUN_STOPPING, "stopping", "the handler was dropped; its last statement is being cancelled") \
-	X(RUN_COMPLETE, "complete", "completion, removal from the queue and COMMIT are under way") \
-	X(RUN_FAIL,     "fail",     "rollback to the savepoint, failure record and COMMIT are under way") \
-	X(RUN_LOST,     "lost",     "the transaction is gone: the failure is recorded in a second one") \
-	X(RUN_UNKNOWN,  "unknown",  "the answer to COMMIT was lost: the ledger is being asked") \
-	X(RUN_ACK,      "ack",      "a replay is verified and removed from the queue") \
-	X(RUN_END,      "end",      "ends, or is put off, without the ledger") \
-	X(RUN_DONE,     "done",     "nothing is left to do here")
+#define RUN_STATES(X)                                                                           \
+  X(RUN_TAKEN, "taken", "fetched from the queue, waits for its turn")                           \
+  X(RUN_GATE, "gate", "Valkey has been asked")                                                  \
+  X(RUN_PREPARE, "prepare", "the task's prepare step runs, before any transaction")             \
+  X(RUN_POOL, "pool", "waits for a connection")                                                 \
+  X(RUN_CLAIM, "claim", "BEGIN, claim and SAVEPOINT are under way")                             \
+  X(RUN_HANDLER, "handler", "the handler runs inside its transaction")                          \
+  X(RUN_STOPPING, "stopping", "the handler was dropped; its last statement is being cancelled") \
+  X(RUN_COMPLETE, "complete", "completion, removal from the queue and COMMIT are under way")    \
+  X(RUN_FAIL, "fail", "rollback to the savepoint, failure record and COMMIT are under way")     \
+  X(RUN_LOST, "lost", "the transaction is gone: the failure is recorded in a second one")       \
+  X(RUN_UNKNOWN, "unknown", "the answer to COMMIT was lost: the ledger is being asked")         \
+  X(RUN_ACK, "ack", "a replay is verified and removed from the queue")                          \
+  X(RUN_END, "end", "ends, or is put off, without the ledger")                                  \
+  X(RUN_DONE, "done", "nothing is left to do here")
 
 /* X(from, to, when) */
-#define RUN_MOVES(X) \
-	X(RUN_TAKEN,    RUN_GATE,     "key and fingerprint are known") \
-	X(RUN_TAKEN,    RUN_END,      "unknown task, wrong owner, no key") \
-	X(RUN_TAKEN,    RUN_DONE,     "drain: given back untouched") \
-	X(RUN_GATE,     RUN_ACK,      "settled copy of the same request: REPLAY") \
-	X(RUN_GATE,     RUN_DONE,     "processing elsewhere: BUSY, or drain") \
-	X(RUN_GATE,     RUN_PREPARE,  "acquired, or PostgreSQL decides; the task has a prepare step") \
-	X(RUN_GATE,     RUN_POOL,     "acquired, or PostgreSQL decides") \
-	X(RUN_PREPARE,  RUN_POOL,     "prepared") \
-	X(RUN_PREPARE,  RUN_LOST,     "prepare failed or timed out") \
-	X(RUN_PREPARE,  RUN_DONE,     "drain: given back") \
-	X(RUN_POOL,     RUN_CLAIM,    "a connection was lent") \
-	X(RUN_POOL,     RUN_DONE,     "PostgreSQL is away, or drain: given back") \
-	X(RUN_CLAIM,    RUN_HANDLER,  "claimed, new or taken over") \
-	X(RUN_CLAIM,    RUN_POOL,     "serialization failure: claimed again at once") \
-	X(RUN_CLAIM,    RUN_FAIL,     "claimed, but too many deliveries were lost") \
-	X(RUN_CLAIM,    RUN_ACK,      "settled, same request: REPLAY") \
-	X(RUN_CLAIM,    RUN_END,      "key reused with another request: CONFLICT") \
-	X(RUN_CLAIM,    RUN_DONE,     "held: BUSY; or the connection was lost: given back") \
-	X(RUN_HANDLER,  RUN_COMPLETE, "returned a storable outcome") \
-	X(RUN_HANDLER,  RUN_FAIL,     "failed, or raised an error") \
-	X(RUN_HANDLER,  RUN_STOPPING, "timed out, or drain ended, while a statement was under way") \
-	X(RUN_HANDLER,  RUN_POOL,     "serialization failure or deadlock: the run is done again at once") \
-	X(RUN_HANDLER,  RUN_LOST,     "the connection was lost") \
-	X(RUN_HANDLER,  RUN_DONE,     "drain ended: rolled back and given back") \
-	X(RUN_STOPPING, RUN_FAIL,     "cancelled: the time-out is recorded") \
-	X(RUN_STOPPING, RUN_LOST,     "the connection was lost or had to be closed") \
-	X(RUN_STOPPING, RUN_DONE,     "drain ended: rolled back and given back") \
-	X(RUN_COMPLETE, RUN_DONE,     "committed; or stale: rolled back, somebody else has settled") \
-	X(RUN_COMPLETE, RUN_FAIL,     "the outcome was refused by the ledger's checks") \
-	X(RUN_COMPLETE, RUN_POOL,     "serialization failure or deadlock: the run is done again at once") \
-	X(RUN_COMPLETE, RUN_LOST,     "COMMIT was refused") \
-	X(RUN_COMPLETE, RUN_UNKNOWN,  "the connection was lost with COMMIT under way") \
-	X(RUN_FAIL,     RUN_DONE,     "recorded; or stale") \
-	X(RUN_FAIL,     RUN_LOST,     "the record was refused, or the connection was lost before COMMIT") \
-	X(RUN_FAIL,     RUN_UNKNOWN,  "the connection was lost with COMMIT under way") \
-	X(RUN_LOST,     RUN_DONE,     "recorded, or left to the lease") \
-	X(RUN_UNKNOWN,  RUN_DONE,     "resolved, or left to the redelivery") \
-	X(RUN_ACK,      RUN_DONE,     "the ledger has confirmed it; or left to the lease") \
-	X(RUN_ACK,      RUN_PREPARE,  "the ledger does not hold it: the gate's word is dropped") \
-	X(RUN_ACK,      RUN_POOL,     "the ledger does not hold it: the gate's word is dropped") \
-	X(RUN_END,      RUN_DONE,     "ended, put off, or left to the lease")
+#define RUN_MOVES(X)                                                                            \
+  X(RUN_TAKEN, RUN_GATE, "key and fingerprint are known")                                       \
+  X(RUN_TAKEN, RUN_END, "unknown task, wrong owner, no key")                                    \
+  X(RUN_TAKEN, RUN_DONE, "drain: given back untouched")                                         \
+  X(RUN_GATE, RUN_ACK, "settled copy of the same request: REPLAY")                              \
+  X(RUN_GATE, RUN_DONE, "processing elsewhere: BUSY, or drain")                                 \
+  X(RUN_GATE, RUN_PREPARE, "acquired, or PostgreSQL decides; the task has a prepare step")      \
+  X(RUN_GATE, RUN_POOL, "acquired, or PostgreSQL decides")                                      \
+  X(RUN_PREPARE, RUN_POOL, "prepared")                                                          \
+  X(RUN_PREPARE, RUN_LOST, "prepare failed or timed out")                                       \
+  X(RUN_PREPARE, RUN_DONE, "drain: given back")                                                 \
+  X(RUN_POOL, RUN_CLAIM, "a connection was lent")                                               \
+  X(RUN_POOL, RUN_DONE, "PostgreSQL is away, or drain: given back")                             \
+  X(RUN_CLAIM, RUN_HANDLER, "claimed, new or taken over")                                       \
+  X(RUN_CLAIM, RUN_POOL, "serialization failure: claimed again at once")                        \
+  X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost")                          \
+  X(RUN_CLAIM, RUN_ACK, "settled, same request: REPLAY")                                        \
+  X(RUN_CLAIM, RUN_END, "key reused with another request: CONFLICT")                            \
+  X(RUN_CLAIM, RUN_DONE, "held: BUSY; or the connection was lost: given back")                  \
+  X(RUN_HANDLER, RUN_COMPLETE, "returned a storable outcome")                                   \
+  X(RUN_HANDLER, RUN_FAIL, "failed, or raised an error")                                        \
+  X(RUN_HANDLER, RUN_STOPPING, "timed out, or drain ended, while a statement was under way")    \
+  X(RUN_HANDLER, RUN_POOL, "serialization failure or deadlock: the run is done again at once")  \
+  X(RUN_HANDLER, RUN_LOST, "the connection was lost")                                           \
+  X(RUN_HANDLER, RUN_DONE, "drain ended: rolled back and given back")                           \
+  X(RUN_STOPPING, RUN_FAIL, "cancelled: the time-out is recorded")                              \
+  X(RUN_STOPPING, RUN_LOST, "the connection was lost or had to be closed")                      \
+  X(RUN_STOPPING, RUN_DONE, "drain ended: rolled back and given back")                          \
+  X(RUN_COMPLETE, RUN_DONE, "committed; or stale: rolled back, somebody else has settled")      \
+  X(RUN_COMPLETE, RUN_FAIL, "the outcome was refused by the ledger's checks")                   \
+  X(RUN_COMPLETE, RUN_POOL, "serialization failure or deadlock: the run is done again at once") \
+  X(RUN_COMPLETE, RUN_LOST, "COMMIT was refused")                                               \
+  X(RUN_COMPLETE, RUN_UNKNOWN, "the connection was lost with COMMIT under way")                 \
+  X(RUN_FAIL, RUN_DONE, "recorded; or stale")                                                   \
+  X(RUN_FAIL, RUN_LOST, "the record was refused, or the connection was lost before COMMIT")     \
+  X(RUN_FAIL, RUN_UNKNOWN, "the connection was lost with COMMIT under way")                     \
+  X(RUN_LOST, RUN_DONE, "recorded, or left to the lease")                                       \
+  X(RUN_UNKNOWN, RUN_DONE, "resolved, or left to the redelivery")                               \
+  X(RUN_ACK, RUN_DONE, "the ledger has confirmed it; or left to the lease")                     \
+  X(RUN_ACK, RUN_PREPARE, "the ledger does not hold it: the gate's word is dropped")            \
+  X(RUN_ACK, RUN_POOL, "the ledger does not hold it: the gate's word is dropped")               \
+  X(RUN_END, RUN_DONE, "ended, put off, or left to the lease")
 
 #define RUN_STATE_ENUM(id, name, meaning) id,
 enum run_state { RUN_STATES(RUN_STATE_ENUM) RUN_STATE_COUNT };
@@ -88,58 +89,59 @@ enum run_state { RUN_STATES(RUN_STATE_ENUM) RUN_STATE_COUNT };
 struct runner;
 
 struct run {
-	/* ---- public: what handler code may read ---- */
-	char run_id[37];
-	struct task *task;             /* NULL: no such task here */
-	char *task_name;
-	bool has_tenant;
-	int64_t tenant_id;             /* meaningful if has_tenant */
-	char *args;                    /* JSON text, as jsonb prints it; NUL ended */
-	size_t args_len;
-	int deliveries;                /* counted on the run, this one included */
-	int attempt;                   /* of the ledger row; 0 before the claim */
-	uint8_t key[DIGEST_BYTES];
-	uint8_t fingerprint[DIGEST_BYTES];
-	int64_t deadline_ms;           /* loop time at which the handler is stopped; 0 outside a handler */
-	char *traceparent;             /* or NULL */
-	void *handler_data;            /* bind's own; it frees it in handler_ops.drop */
+  /* ---- public: what handler code may read ---- */
+  char run_id[37];
+  struct task *task; /* NULL: no such task here */
+  char *task_name;
+  bool has_tenant;
+  int64_t tenant_id; /* meaningful if has_tenant */
+  char *args;        /* JSON text, as jsonb prints it; NUL ended */
+  size_t args_len;
+  int deliveries; /* counted on the run, this one included */
+  int attempt;    /* of the ledger row; 0 before the claim */
+  uint8_t key[DIGEST_BYTES];
+  uint8_t fingerprint[DIGEST_BYTES];
+  int64_t deadline_ms; /* loop time at which the handler is stopped; 0 outside a handler */
+  char *traceparent;   /* or NULL */
+  void *handler_data;  /* bind's own; it frees it in handler_ops.drop */
 
-	/* ---- private to core ---- */
-	enum run_state state;
-	struct runner *runner;
-	struct list node;              /* in the list of its state's owner (sched) */
-	struct list gate_node;
-	char *enqueued_at, *run_at;    /* timestamptz text, for the low-water mark and latency */
-	int64_t taken_ms, started_ms;  /* loop time */
-	char key_hex[2 * DIGEST_BYTES + 1], fingerprint_hex[2 * DIGEST_BYTES + 1];
+  /* ---- private to core ---- */
+  enum run_state state;
+  struct runner *runner;
+  struct list node; /* in the list of its state's owner (sched) */
+  struct list gate_node;
+  char *enqueued_at, *run_at;   /* timestamptz text, for the low-water mark and latency */
+  int64_t taken_ms, started_ms; /* loop time */
+  char key_hex[2 * DIGEST_BYTES + 1], fingerprint_hex[2 * DIGEST_BYTES + 1];
 
-	char token[33];                /* gate: hex; empty: no acquire was ever sent */
-	bool gate_distrusted;          /* an entry was read that could not be believed: our copy replaces it whatever it says */
+  char token[33];       /* gate: hex; empty: no acquire was ever sent */
+  bool gate_distrusted; /* an entry was read that could not be believed: our copy replaces it whatever it says */
 
-	struct pgconn *conn;           /* lent by the pool while in CLAIM…FAIL, else NULL */
-	struct pgwait wait;            /* in POOL */
-	int64_t ledger_id;
-	int again;                     /* immediate repeats after 40001/40P01 */
-	int pending;                   /* handler statements under way */
-	bool handler_started;          /* in this delivery: it is counted */
-	bool draining;                 /* drain ended: give back instead of recording */
-	struct loop_timer timer;       /* time-out, cancel deadline or next question, by state; see run_timer_start */
-	struct loop_task due;          /* what the timer defers to the safe point */
-	struct loop *due_loop;
+  struct pgconn *conn; /* lent by the pool while in CLAIM…FAIL, else NULL */
+  struct pgwait wait;  /* in POOL */
+  int64_t ledger_id;
+  int again;               /* immediate repeats after 40001/40P01 */
+  int pending;             /* handler statements under way */
+  bool handler_started;    /* in this delivery: it is counted */
+  bool draining;           /* drain ended: give back instead of recording */
+  struct loop_timer timer; /* time-out, cancel deadline or next question, by state; see run_timer_start */
+  struct loop_task due;    /* what the timer defers to the safe point */
+  struct loop *due_loop;
 
-	bool permanent;                /* of the failure being recorded */
-	char *outcome;                 /* JSON text: what is being recorded */
-	char *failure;                 /* JSON text with traceback, or NULL */
-	int64_t delay_ms;              /* until the next try */
-	int resolves;                  /* tries in UNKNOWN */
-	struct ledger_call *call;      /* the ledger operation under way, or NULL */
+  bool permanent;           /* of the failure being recorded */
+  char *outcome;            /* JSON text: what is being recorded */
+  char *failure;            /* JSON text with traceback, or NULL */
+  int64_t delay_ms;         /* until the next try */
+  int resolves;             /* tries in UNKNOWN */
+  struct ledger_call *call; /* the ledger operation under way, or NULL */
 };
 
 /* Borrows everything, copies. Gives a run in RUN_TAKEN. */
 struct run *run_new(const char *run_id, const char *task_name, const char *args, size_t args_len);
 void run_free(struct run *r);
 
-/* One timer a run: after ms, cb(run) is called at a safe point, unless run_timer_stop came first. Restarts a started one. */
+/* One timer a run: after ms, cb(run) is called at a safe point, unless run_timer_stop came first. Restarts a started
+ * one. */
 void run_timer_start(struct run *r, struct loop *loop, int64_t after_ms, void (*cb)(void *run));
 void run_timer_stop(struct run *r);
 

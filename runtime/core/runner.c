@@ -1,6 +1,7 @@
 /* From delivery to handler: gate, prepare, connection, claim. What follows a verdict is in runner_settle.c. */
 #include "core/runner.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,384 +9,361 @@
 #include "base/stats.h"
 #include "core/runner_internal.h"
 
-struct runner *runner_new(struct loop *loop, struct gate *gate, struct control *control, struct pgpool *pool, struct source *source,
-                          const char *worker_id, const struct runner_hooks *hooks)
-{
-	struct runner *rn = xcalloc(1, sizeof *rn);
+struct runner *runner_new(struct loop *loop, struct gate *gate, struct control *control, struct pgpool *pool,
+                          struct source *source, const char *worker_id, const struct runner_hooks *hooks) {
+  struct runner *rn = xcalloc(1, sizeof *rn);
 
-	*rn = (struct runner){ .loop = loop, .gate = gate, .control = control, .pool = pool, .source = source,
-	                       .worker_id = worker_id, .hooks = *hooks };
-	return rn;
+  *rn = (struct runner){.loop = loop,
+                        .gate = gate,
+                        .control = control,
+                        .pool = pool,
+                        .source = source,
+                        .worker_id = worker_id,
+                        .hooks = *hooks};
+  return rn;
 }
 
-void runner_free(struct runner *rn)
-{
-	free(rn);
+void runner_free(struct runner *rn) {
+  free(rn);
 }
 
-void runner_set_handler(struct runner *rn, const struct handler_ops *ops)
-{
-	rn->ops = ops;
+void runner_set_handler(struct runner *rn, const struct handler_ops *ops) {
+  rn->ops = ops;
 }
 
 /* ---- delivery → gate ---- */
 
 static void on_gate(struct run *r, const struct gate_answer *a);
 
-static bool owner_fits(const struct run *r)
-{
-	return (r->task->owner == TASK_OWNER_TENANT) == r->has_tenant;
+static bool owner_fits(const struct run *r) {
+  return (r->task->owner == TASK_OWNER_TENANT) == r->has_tenant;
 }
 
-void runner_start(struct runner *rn, struct run *r)
-{
-	struct err e = { 0 };
+void runner_start(struct runner *rn, struct run *r) {
+  struct err e = {0};
 
-	r->runner = rn;
-	r->started_ms = loop_now_ms(rn->loop);
-	if (!r->task) {
-		runner_put_off(r, "unknown_task", "no manifest of this worker declares the task");
-		return;
-	}
-	if (!owner_fits(r)) {
-		runner_end(r, "owner_mismatch", r->has_tenant ? "the task is the platform's, but the run names a tenant"
-		                                              : "the task is a tenant's, but the run names none");
-		return;
-	}
-	if (runner_digests(rn, r, &e) < 0) {
-		runner_end(r, e.code, e.message);
-		return;
-	}
-	run_set_state(r, RUN_GATE);
-	gate_acquire(rn->gate, r, on_gate);
+  r->runner = rn;
+  r->started_ms = loop_now_ms(rn->loop);
+  if (!r->task) {
+    runner_put_off(r, "unknown_task", "no manifest of this worker declares the task");
+    return;
+  }
+  if (!owner_fits(r)) {
+    runner_end(r, "owner_mismatch",
+               r->has_tenant ? "the task is the platform's, but the run names a tenant"
+                             : "the task is a tenant's, but the run names none");
+    return;
+  }
+  if (runner_digests(rn, r, &e) < 0) {
+    runner_end(r, e.code, e.message);
+    return;
+  }
+  run_set_state(r, RUN_GATE);
+  gate_acquire(rn->gate, r, on_gate);
 }
 
-static void on_gate(struct run *r, const struct gate_answer *a)
-{
-	if (r->draining) {
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-		return;
-	}
-	switch (a->result) {
-	case GATE_SETTLED:
-		r->token[0] = 0;
-		runner_ack(r);
-		return;
-	case GATE_BUSY:
-		r->token[0] = 0;
-		runner_back(r, GIVE_BACK_BUSY, a->remaining_ms);
-		return;
-	case GATE_ACQUIRED:
-	case GATE_UNAVAILABLE:
-		runner_after_gate(r);
-		return;
-	}
+static void on_gate(struct run *r, const struct gate_answer *a) {
+  if (r->draining) {
+    runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+    return;
+  }
+  switch (a->result) {
+    case GATE_SETTLED:
+      r->token[0] = 0;
+      runner_ack(r);
+      return;
+    case GATE_BUSY:
+      r->token[0] = 0;
+      runner_back(r, GIVE_BACK_BUSY, a->remaining_ms);
+      return;
+    case GATE_ACQUIRED:
+    case GATE_UNAVAILABLE:
+      runner_after_gate(r);
+      return;
+  }
 }
 
 /* ---- prepare ---- */
 
-static void on_prepare_timeout(void *arg)
-{
-	struct run *r = arg;
+static void on_prepare_timeout(void *arg) {
+  struct run *r = arg;
 
-	r->runner->ops->drop(r);
-	runner_set_failure(r, "timeout", "the prepare step did not end within the task's timeout", NULL);
-	runner_lost(r);
+  r->runner->ops->drop(r);
+  runner_set_failure(r, "timeout", "the prepare step did not end within the task's timeout", NULL);
+  runner_lost(r);
 }
 
-void runner_after_gate(struct run *r)
-{
-	if (!r->task->has_prepare) {
-		runner_to_pool(r);
-		return;
-	}
-	run_set_state(r, RUN_PREPARE);
-	r->handler_started = true;
-	r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
-	run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_prepare_timeout);
-	r->runner->ops->prepare(r);
+void runner_after_gate(struct run *r) {
+  if (!r->task->has_prepare) {
+    runner_to_pool(r);
+    return;
+  }
+  run_set_state(r, RUN_PREPARE);
+  r->handler_started = true;
+  r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
+  run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_prepare_timeout);
+  r->runner->ops->prepare(r);
 }
 
-void runner_prepared(struct run *r)
-{
-	if (r->state != RUN_PREPARE)
-		bug("run %s was prepared in state %s", r->run_id, run_state_name(r->state));
-	run_timer_stop(r);
-	r->deadline_ms = 0;
-	runner_to_pool(r);
+void runner_prepared(struct run *r) {
+  if (r->state != RUN_PREPARE) bug("run %s was prepared in state %s", r->run_id, run_state_name(r->state));
+  run_timer_stop(r);
+  r->deadline_ms = 0;
+  runner_to_pool(r);
 }
 
 /* ---- connection, claim ---- */
 
 static void on_claimed(struct run *r, struct ledger_call *call);
 
-static void on_connection(void *arg, struct pgconn *conn, const struct err *e)
-{
-	struct run *r = arg;
+static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
+  struct run *r = arg;
 
-	if (!conn) {
-		log_kv(LOG_DEBUG_, "no_connection", "run_id", r->run_id, "error", e ? e->message : "", NULL);
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-		return;
-	}
-	r->conn = conn;
-	run_set_state(r, RUN_CLAIM);
-	ledger_claim(r, on_claimed);
+  if (!conn) {
+    log_kv(LOG_DEBUG_, "no_connection", "run_id", r->run_id, "error", e ? e->message : "", NULL);
+    runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+    return;
+  }
+  r->conn = conn;
+  run_set_state(r, RUN_CLAIM);
+  ledger_claim(r, on_claimed);
 }
 
-void runner_to_pool(struct run *r)
-{
-	run_set_state(r, RUN_POOL);
-	pgwait_init(&r->wait, on_connection, r);
-	pgpool_acquire(r->runner->pool, &r->wait);
+void runner_to_pool(struct run *r) {
+  run_set_state(r, RUN_POOL);
+  pgwait_init(&r->wait, on_connection, r);
+  pgpool_acquire(r->runner->pool, &r->wait);
 }
 
-bool runner_is_again(const struct err *e)
-{
-	return strcmp(e->sqlstate, "40001") == 0 || strcmp(e->sqlstate, "40P01") == 0 || strcmp(e->code, "prepared_lost") == 0;
+bool runner_is_again(const struct err *e) {
+  return strcmp(e->sqlstate, "40001") == 0 || strcmp(e->sqlstate, "40P01") == 0 ||
+         strcmp(e->code, "prepared_lost") == 0;
 }
 
-bool runner_again(struct run *r, const struct err *e)
-{
-	struct pgconn *conn = r->conn;
+bool runner_again(struct run *r, const struct err *e) {
+  struct pgconn *conn = r->conn;
 
-	if (r->again >= RUNNER_AGAIN_MAX || r->draining)
-		return false;
-	r->again++;
-	stats_inc(STAT_SERIALIZATION_RETRIES);
-	log_kv(LOG_INFO_, "run_again", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, NULL);
-	run_timer_stop(r);
-	r->deadline_ms = 0;
-	r->conn = NULL;
-	ledger_rollback_later(r->runner->pool, conn);
-	runner_to_pool(r);
-	return true;
+  if (r->again >= RUNNER_AGAIN_MAX || r->draining) return false;
+  r->again++;
+  stats_inc(STAT_SERIALIZATION_RETRIES);
+  log_kv(LOG_INFO_, "run_again", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, NULL);
+  run_timer_stop(r);
+  r->deadline_ms = 0;
+  r->conn = NULL;
+  ledger_rollback_later(r->runner->pool, conn);
+  runner_to_pool(r);
+  return true;
 }
 
 /* The claim met an error: nothing was started, so nothing is charged. */
-static void claim_failed(struct run *r, const struct ledger_call *call)
-{
-	const struct err *e = &call->err;
+static void claim_failed(struct run *r, const struct ledger_call *call) {
+  const struct err *e = &call->err;
 
-	if (call->lost) {
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-		return;
-	}
-	if (strcmp(e->sqlstate, "55P03") == 0) {
-		runner_back(r, GIVE_BACK_BUSY, RUNNER_BUSY_MS);
-		return;
-	}
-	if (runner_is_again(e)) {
-		if (!runner_again(r, e))
-			runner_back(r, GIVE_BACK_BUSY, RUNNER_BUSY_MS);
-		return;
-	}
-	log_kv(LOG_ERROR_, "claim_failed", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, "error", e->message, NULL);
-	stats_inc(STAT_CLAIM_ERRORS);
-	runner_back(r, GIVE_BACK_UNTOUCHED, strcmp(e->sqlstate, "25006") == 0 ? 0 : RUNNER_TROUBLE_MS);
+  if (call->lost) {
+    runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+    return;
+  }
+  if (strcmp(e->sqlstate, "55P03") == 0) {
+    runner_back(r, GIVE_BACK_BUSY, RUNNER_BUSY_MS);
+    return;
+  }
+  if (runner_is_again(e)) {
+    if (!runner_again(r, e)) runner_back(r, GIVE_BACK_BUSY, RUNNER_BUSY_MS);
+    return;
+  }
+  log_kv(LOG_ERROR_, "claim_failed", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, "error",
+         e->message, NULL);
+  runner_back(r, GIVE_BACK_UNTOUCHED, strcmp(e->sqlstate, "25006") == 0 ? 0 : RUNNER_TROUBLE_MS);
 }
 
-static void drop_transaction(struct run *r)
-{
-	struct pgconn *conn = r->conn;
+static void drop_transaction(struct run *r) {
+  struct pgconn *conn = r->conn;
 
-	r->conn = NULL;
-	ledger_rollback_later(r->runner->pool, conn);
+  r->conn = NULL;
+  ledger_rollback_later(r->runner->pool, conn);
 }
 
 static void start_handler(struct run *r);
 
-static void on_claimed(struct run *r, struct ledger_call *call)
-{
-	if (err_is_set(&call->err)) {
-		claim_failed(r, call);
-		return;
-	}
-	switch (call->claim) {
-	case CLAIM_CLAIMED:
-		r->ledger_id = call->ledger_id;
-		r->attempt = call->attempt;
-		start_handler(r);
-		return;
-	case CLAIM_REPLAY:
-		drop_transaction(r);
-		runner_ack(r);
-		return;
-	case CLAIM_BUSY:
-		runner_back(r, GIVE_BACK_BUSY, call->remaining_ms > 0 ? call->remaining_ms : RUNNER_BUSY_MS);
-		return;
-	case CLAIM_CONFLICT:
-		drop_transaction(r);
-		gate_release(r->runner->gate, r);
-		stats_inc(STAT_RUNS_CONFLICT);
-		runner_end(r, "key_reused", "the idempotency key was used before with another request");
-		return;
-	case CLAIM_NONE:
-		bug("a claim without verdict");
-	}
+static void on_claimed(struct run *r, struct ledger_call *call) {
+  if (err_is_set(&call->err)) {
+    claim_failed(r, call);
+    return;
+  }
+  switch (call->claim) {
+    case CLAIM_CLAIMED:
+      r->ledger_id = call->ledger_id;
+      r->attempt = call->attempt;
+      start_handler(r);
+      return;
+    case CLAIM_REPLAY:
+      drop_transaction(r);
+      runner_ack(r);
+      return;
+    case CLAIM_BUSY:
+      runner_back(r, GIVE_BACK_BUSY, call->remaining_ms > 0 ? call->remaining_ms : RUNNER_BUSY_MS);
+      return;
+    case CLAIM_CONFLICT:
+      drop_transaction(r);
+      gate_release(r->runner->gate, r);
+      stats_inc(STAT_RUNS_CONFLICT);
+      runner_end(r, "key_reused", "the idempotency key was used before with another request");
+      return;
+    case CLAIM_NONE:
+      bug("a claim without verdict");
+  }
 }
 
 /* ---- handler ---- */
 
-static void after_stop(struct run *r)
-{
-	if (r->draining)
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-	else
-		runner_fail(r);
+static void after_stop(struct run *r) {
+  if (r->draining)
+    runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+  else
+    runner_fail(r);
 }
 
-static void on_cancel_deadline(void *arg)
-{
-	struct run *r = arg;
+static void on_cancel_deadline(void *arg) {
+  struct run *r = arg;
 
-	log_kv(LOG_WARN_, "cancel_ignored", "run_id", r->run_id, "task", r->task_name, "why",
-	       "the statement did not end after it was cancelled: its connection is closed", NULL);
-	pgconn_close_later(r->conn);
+  log_kv(LOG_WARN_, "cancel_ignored", "run_id", r->run_id, "task", r->task_name, "why",
+         "the statement did not end after it was cancelled: its connection is closed", NULL);
+  pgconn_close_later(r->conn);
 }
 
 /* Drops the handler's coroutine; what it was waiting for is cancelled on the server. */
-static void stop_handler(struct run *r)
-{
-	run_timer_stop(r);
-	r->deadline_ms = 0;
-	r->runner->ops->drop(r);
-	if (r->pending == 0) {
-		after_stop(r);
-		return;
-	}
-	run_set_state(r, RUN_STOPPING);
-	ledger_cancel_backend(r->runner->control, pgconn_backend_pid(r->conn));
-	run_timer_start(r, r->runner->loop, RUNNER_CANCEL_MS, on_cancel_deadline);
+static void stop_handler(struct run *r) {
+  run_timer_stop(r);
+  r->deadline_ms = 0;
+  r->runner->ops->drop(r);
+  if (r->pending == 0) {
+    after_stop(r);
+    return;
+  }
+  run_set_state(r, RUN_STOPPING);
+  ledger_cancel_backend(r->runner->control, pgconn_backend_pid(r->conn));
+  run_timer_start(r, r->runner->loop, RUNNER_CANCEL_MS, on_cancel_deadline);
 }
 
-static void on_timeout(void *arg)
-{
-	struct run *r = arg;
-	char message[128];
+static void on_timeout(void *arg) {
+  struct run *r = arg;
+  char message[128];
 
-	snprintf(message, sizeof message, "the handler did not end within the task's timeout of %lld ms", (long long)r->task->timeout_ms);
-	stats_inc(STAT_HANDLER_TIMEOUTS);
-	runner_set_failure(r, "timeout", message, NULL);
-	stop_handler(r);
+  snprintf(message, sizeof message, "the handler did not end within the task's timeout of %lld ms",
+           (long long)r->task->timeout_ms);
+  stats_inc(STAT_HANDLER_TIMEOUTS);
+  runner_set_failure(r, "timeout", message, NULL);
+  stop_handler(r);
 }
 
-static void start_handler(struct run *r)
-{
-	if (r->draining) {
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-		return;
-	}
-	if (r->deliveries > r->task->max_attempts) {
-		runner_set_failure(r, "worker_lost", "its worker was lost each time that the handler had started", NULL);
-		r->permanent = true;
-		runner_fail(r);
-		return;
-	}
-	run_set_state(r, RUN_HANDLER);
-	r->handler_started = true;
-	r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
-	run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
-	stats_inc(STAT_HANDLERS_STARTED);
-	r->runner->ops->effect(r);
+static void start_handler(struct run *r) {
+  if (r->draining) {
+    runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+    return;
+  }
+  if (r->deliveries > r->task->max_attempts) {
+    runner_set_failure(r, "worker_lost", "its worker was lost each time that the handler had started", NULL);
+    r->permanent = true;
+    runner_fail(r);
+    return;
+  }
+  run_set_state(r, RUN_HANDLER);
+  r->handler_started = true;
+  r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
+  run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
+  stats_inc(STAT_HANDLERS_STARTED);
+  r->runner->ops->effect(r);
 }
 
-void runner_handler_done(struct run *r, struct verdict *v)
-{
-	run_timer_stop(r);
-	r->deadline_ms = 0;
-	if (r->state == RUN_PREPARE) {
-		if (v->kind == VERDICT_RETURNED)
-			bug("a prepare step that returned is runner_prepared");
-		runner_take_verdict(r, v);
-		runner_lost(r);
-		return;
-	}
-	if (r->state != RUN_HANDLER)
-		bug("run %s had a verdict in state %s", r->run_id, run_state_name(r->state));
-	if (v->kind == VERDICT_RETURNED)
-		runner_complete(r, v);
-	else if (v->kind == VERDICT_ERROR && runner_is_again(&v->err) && runner_again(r, &v->err)) {
-		free(v->outcome);
-		free(v->failure);
-	} else {
-		runner_failed_by(r, v);
-	}
+void runner_handler_done(struct run *r, struct verdict *v) {
+  run_timer_stop(r);
+  r->deadline_ms = 0;
+  if (r->state == RUN_PREPARE) {
+    if (v->kind == VERDICT_RETURNED) bug("a prepare step that returned is runner_prepared");
+    runner_take_verdict(r, v);
+    runner_lost(r);
+    return;
+  }
+  if (r->state != RUN_HANDLER) bug("run %s had a verdict in state %s", r->run_id, run_state_name(r->state));
+  if (v->kind == VERDICT_RETURNED)
+    runner_complete(r, v);
+  else if (v->kind == VERDICT_ERROR && runner_is_again(&v->err) && runner_again(r, &v->err)) {
+    free(v->outcome);
+    free(v->failure);
+  } else {
+    runner_failed_by(r, v);
+  }
 }
 
 /* ---- the handler's statements ---- */
 
 struct statement {
-	struct run *run;
-	void (*done)(void *arg, struct pgresult *r);
-	void *arg;
+  struct run *run;
+  void (*done)(void *arg, struct pgresult *r);
+  void *arg;
 };
 
-static void on_statement(void *arg, struct pgresult *result)
-{
-	struct statement *s = arg;
-	struct run *r = s->run;
+static void on_statement(void *arg, struct pgresult *result) {
+  struct statement *s = arg;
+  struct run *r = s->run;
 
-	r->pending--;
-	if (r->state == RUN_STOPPING) {
-		pgresult_free(result);
-		if (r->pending == 0) {
-			run_timer_stop(r);
-			after_stop(r);
-		}
-	} else {
-		s->done(s->arg, result);
-	}
-	free(s);
+  r->pending--;
+  if (r->state == RUN_STOPPING) {
+    pgresult_free(result);
+    if (r->pending == 0) {
+      run_timer_stop(r);
+      after_stop(r);
+    }
+  } else {
+    s->done(s->arg, result);
+  }
+  free(s);
 }
 
-int runner_query(struct run *r, const struct pgquery *q, struct err *e)
-{
-	struct pgquery own = *q;
-	struct statement *s;
+int runner_query(struct run *r, const struct pgquery *q, struct err *e) {
+  struct pgquery own = *q;
+  struct statement *s;
 
-	if (r->state != RUN_HANDLER)
-		return err_set(e, ERR_INPUT, "run_over", "run is over: its handler has ended, and its transaction with it");
-	s = xcalloc(1, sizeof *s);
-	*s = (struct statement){ r, q->done, q->arg };
-	own.done = on_statement;
-	own.arg = s;
-	r->pending++;
-	pgconn_query(r->conn, &own);
-	pgconn_sync(r->conn);
-	return 0;
+  if (r->state != RUN_HANDLER)
+    return err_set(e, ERR_INPUT, "run_over", "run is over: its handler has ended, and its transaction with it");
+  s = xcalloc(1, sizeof *s);
+  *s = (struct statement){r, q->done, q->arg};
+  own.done = on_statement;
+  own.arg = s;
+  r->pending++;
+  pgconn_query(r->conn, &own);
+  pgconn_sync(r->conn);
+  return 0;
 }
 
 /* ---- drain ---- */
 
-void runner_give_back(struct runner *rn, struct run *r)
-{
-	if (r->state == RUN_TAKEN) {
-		r->runner = rn;
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-	} else if (r->state == RUN_POOL) {
-		pgpool_cancel_wait(rn->pool, &r->wait);
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-	}
+void runner_give_back(struct runner *rn, struct run *r) {
+  if (r->state == RUN_TAKEN) {
+    r->runner = rn;
+    runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+  } else if (r->state == RUN_POOL) {
+    pgpool_cancel_wait(rn->pool, &r->wait);
+    runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+  }
 }
 
-void runner_stop(struct runner *rn, struct run *r)
-{
-	r->draining = true;
-	switch (r->state) {
-	case RUN_TAKEN:
-	case RUN_POOL:
-		runner_give_back(rn, r);
-		return;
-	case RUN_PREPARE:
-		run_timer_stop(r);
-		rn->ops->drop(r);
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-		return;
-	case RUN_HANDLER:
-		stop_handler(r);
-		return;
-	default:
-		return;                /* what is being settled, acked or asked goes on: it is short, and the answer matters */
-	}
+void runner_stop(struct runner *rn, struct run *r) {
+  r->draining = true;
+  switch (r->state) {
+    case RUN_TAKEN:
+    case RUN_POOL:
+      runner_give_back(rn, r);
+      return;
+    case RUN_PREPARE:
+      run_timer_stop(r);
+      rn->ops->drop(r);
+      runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+      return;
+    case RUN_HANDLER:
+      stop_handler(r);
+      return;
+    default:
+      return; /* what is being settled, acked or asked goes on: it is short, and the answer matters */
+  }
 }

@@ -2,12 +2,14 @@
  *
  *   gate (Valkey) → [prepare] → connection → claim (PostgreSQL) → handler → settle → copy to the gate
  *
- * What it is    the state machine over struct run (core/run.h has the states and moves; docs/state-machine.md shows them). It is driven by
- *               answers of gate, ledger and handler, each of which arrives at the safe point of a tick.
+ * What it is    the state machine over struct run (core/run.h has the states and moves; docs/state-machine.md shows
+ *               them). It is driven by answers of gate, ledger and handler, each of which arrives at the safe point
+ *               of a tick.
  * Owns          nothing but the runs' time-outs; borrows gate, ledger control, pool, source.
- * Life cycle    runner_new → runner_start(run)… → each run ends once through hooks.ended → runner_free when none is left.
- * Invariants    G2: effect() is only called with the ledger row claimed in the run's own open transaction.
- *               A run's fate is reported once. Nothing is recorded by guess: an unknown COMMIT is read from the ledger. */
+ * Life cycle    runner_new → runner_start(run)… → each run ends once through hooks.ended → runner_free when none is
+ *               left.
+ * Invariants    G2: effect() is only called with the ledger row claimed in the run's own open transaction. A run's
+ *               fate is reported once. Nothing is recorded by guess: an unknown COMMIT is read from the ledger. */
 #ifndef UMAVEZ_CORE_RUNNER_H
 #define UMAVEZ_CORE_RUNNER_H
 
@@ -22,12 +24,13 @@ struct control;
 struct source;
 
 struct runner_hooks {
-	void (*ended)(void *arg, struct run *r);   /* the run is RUN_DONE; the callee frees it later in this tick */
-	void *arg;
+  void (*ended)(void *arg, struct run *r); /* the run is RUN_DONE; the callee frees it later in this tick */
+  void *arg;
 };
 
-struct runner *runner_new(struct loop *loop, struct gate *gate, struct control *control, struct pgpool *pool, struct source *source,
-                          const char *worker_id, const struct runner_hooks *hooks);   /* keeps worker_id and all but hooks */
+struct runner *runner_new(struct loop *loop, struct gate *gate, struct control *control, struct pgpool *pool,
+                          struct source *source, const char *worker_id,
+                          const struct runner_hooks *hooks); /* keeps worker_id and all but hooks */
 void runner_free(struct runner *rn);
 
 /* Registers how user code runs. Keeps ops. */
@@ -38,7 +41,8 @@ void runner_start(struct runner *rn, struct run *r);
 
 /* Drain, first step: a run that has not started its handler is given back. */
 void runner_give_back(struct runner *rn, struct run *r);
-/* Drain, last step: a run in its handler is rolled back and given back, uncharged; one that is being settled goes on. */
+/* Drain, last step: a run in its handler is rolled back and given back, uncharged; one that is being settled goes on.
+ * */
 void runner_stop(struct runner *rn, struct run *r);
 
 /* ---- for the bind layer ---- */

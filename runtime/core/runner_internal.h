@@ -1,4 +1,5 @@
-/* runner_internal: what runner.c (from delivery to handler), runner_settle.c (from verdict to end) and runner_key.c share. Nobody else
+/* runner_internal: what runner.c (from delivery to handler), runner_settle.c (from verdict to end) and runner_key.c
+ * share. Nobody else
  * includes it. */
 #ifndef UMAVEZ_CORE_RUNNER_INTERNAL_H
 #define UMAVEZ_CORE_RUNNER_INTERNAL_H
@@ -9,23 +10,23 @@
 #include "core/runner.h"
 #include "core/source.h"
 
-#define RUNNER_AGAIN_MAX 5             /* immediate repeats after 40001/40P01 before it counts as an attempt */
-#define RUNNER_BUSY_MS 200             /* how long to wait for a key whose holder's end is not known */
-#define RUNNER_TROUBLE_MS 5000         /* put-off of a run that met a fault of the installation */
-#define RUNNER_CANCEL_MS 5000          /* a cancelled statement that does not end by then: the connection is closed */
-#define RUNNER_RESOLVE_MS 250          /* between two questions about an unknown COMMIT */
+#define RUNNER_AGAIN_MAX 5     /* immediate repeats after 40001/40P01 before it counts as an attempt */
+#define RUNNER_BUSY_MS 200     /* how long to wait for a key whose holder's end is not known */
+#define RUNNER_TROUBLE_MS 5000 /* put-off of a run that met a fault of the installation */
+#define RUNNER_CANCEL_MS 5000  /* a cancelled statement that does not end by then: the connection is closed */
+#define RUNNER_RESOLVE_MS 250  /* between two questions about an unknown COMMIT */
 #define RUNNER_RESOLVES_MAX 60
-#define RUNNER_PUT_OFF_MAX 10          /* deliveries of a run whose task nobody knows: 1 s, 2 s, 4 s, … apart */
+#define RUNNER_PUT_OFF_MAX 10 /* deliveries of a run whose task nobody knows: 1 s, 2 s, 4 s, … apart */
 
 struct runner {
-	struct loop *loop;
-	struct gate *gate;
-	struct control *control;
-	struct pgpool *pool;
-	struct source *source;
-	const struct handler_ops *ops;
-	struct runner_hooks hooks;
-	const char *worker_id;         /* uuid text; keeps */
+  struct loop *loop;
+  struct gate *gate;
+  struct control *control;
+  struct pgpool *pool;
+  struct source *source;
+  const struct handler_ops *ops;
+  struct runner_hooks hooks;
+  const char *worker_id; /* uuid text; keeps */
 };
 
 /* ---- runner_key.c ---- */

@@ -1,5 +1,6 @@
 /* From verdict to end: completing, failing, acking a replay, and finding out what became of a COMMIT. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,383 +12,350 @@
 
 /* ---- the end ---- */
 
-static void log_end(const struct run *r, enum log_level level, const char *what)
-{
-	char tenant[24] = "", attempt[16], deliveries[16], ms[24];
+static void log_end(const struct run *r, enum log_level level, const char *what) {
+  char tenant[24] = "", attempt[16], deliveries[16], ms[24];
 
-	if (r->has_tenant)
-		snprintf(tenant, sizeof tenant, "%" PRId64, r->tenant_id);
-	snprintf(attempt, sizeof attempt, "%d", r->attempt);
-	snprintf(deliveries, sizeof deliveries, "%d", r->deliveries);
-	snprintf(ms, sizeof ms, "%" PRId64, loop_now_ms(r->runner->loop) - r->started_ms);
-	log_kv(level, what, "run_id", r->run_id, "task", r->task_name, "tenant", tenant, "attempt", attempt, "deliveries", deliveries, "ms", ms,
-	       NULL);
+  if (r->has_tenant) snprintf(tenant, sizeof tenant, "%" PRId64, r->tenant_id);
+  snprintf(attempt, sizeof attempt, "%d", r->attempt);
+  snprintf(deliveries, sizeof deliveries, "%d", r->deliveries);
+  snprintf(ms, sizeof ms, "%" PRId64, loop_now_ms(r->runner->loop) - r->started_ms);
+  log_kv(level, what, "run_id", r->run_id, "task", r->task_name, "tenant", tenant, "attempt", attempt, "deliveries",
+         deliveries, "ms", ms, NULL);
 }
 
-void runner_finish(struct run *r, const char *what)
-{
-	struct runner *rn = r->runner;
+void runner_finish(struct run *r, const char *what) {
+  struct runner *rn = r->runner;
 
-	if (r->conn)
-		bug("run %s ends while it holds a connection", r->run_id);
-	log_end(r, LOG_DEBUG_, what);
-	run_timer_stop(r);
-	run_set_state(r, RUN_DONE);
-	rn->ops->forget(r);
-	rn->hooks.ended(rn->hooks.arg, r);
+  if (r->conn) bug("run %s ends while it holds a connection", r->run_id);
+  log_end(r, LOG_DEBUG_, what);
+  run_timer_stop(r);
+  run_set_state(r, RUN_DONE);
+  rn->ops->forget(r);
+  rn->hooks.ended(rn->hooks.arg, r);
 }
 
-static void give_connection_back(struct run *r, bool usable)
-{
-	struct pgconn *conn = r->conn;
+static void give_connection_back(struct run *r, bool usable) {
+  struct pgconn *conn = r->conn;
 
-	r->conn = NULL;
-	if (!conn)
-		return;
-	if (usable)
-		pgpool_release(r->runner->pool, conn);
-	else
-		pgpool_discard(r->runner->pool, conn);
+  r->conn = NULL;
+  if (!conn) return;
+  if (usable)
+    pgpool_release(r->runner->pool, conn);
+  else
+    pgpool_discard(r->runner->pool, conn);
 }
 
-void runner_back(struct run *r, enum give_back how, int64_t delay_ms)
-{
-	struct runner *rn = r->runner;
-	struct pgconn *conn = r->conn;
+void runner_back(struct run *r, enum give_back how, int64_t delay_ms) {
+  struct runner *rn = r->runner;
+  struct pgconn *conn = r->conn;
 
-	r->conn = NULL;
-	if (conn)
-		ledger_rollback_later(rn->pool, conn);
-	gate_release(rn->gate, r);
-	if (how == GIVE_BACK_BUSY)
-		stats_inc(STAT_RUNS_BUSY);
-	source_give_back(rn->source, r->run_id, how, delay_ms);
-	runner_finish(r, how == GIVE_BACK_BUSY ? "run_busy" : "run_given_back");
+  r->conn = NULL;
+  if (conn) ledger_rollback_later(rn->pool, conn);
+  gate_release(rn->gate, r);
+  if (how == GIVE_BACK_BUSY) stats_inc(STAT_RUNS_BUSY);
+  source_give_back(rn->source, r->run_id, how, delay_ms);
+  runner_finish(r, how == GIVE_BACK_BUSY ? "run_busy" : "run_given_back");
 }
 
-/* Somebody else has settled this claim, or the run is gone: what this transaction did is rolled back, and nothing is recorded. */
-static void finish_stale(struct run *r, const struct err *e)
-{
-	log_kv(LOG_WARN_, "run_stale", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, "error", e->message, NULL);
-	stats_inc(STAT_RUNS_STALE);
-	runner_back(r, GIVE_BACK_COUNTED, RUNNER_BUSY_MS);
+/* Somebody else has settled this claim, or the run is gone: what this transaction did is rolled back, and nothing is
+ * recorded. */
+static void finish_stale(struct run *r, const struct err *e) {
+  log_kv(LOG_WARN_, "run_stale", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, "error",
+         e->message, NULL);
+  stats_inc(STAT_RUNS_LOST);
+  runner_back(r, GIVE_BACK_COUNTED, RUNNER_BUSY_MS);
 }
 
-static bool is_stale(const struct err *e)
-{
-	return strcmp(e->sqlstate, "UV001") == 0 || strcmp(e->sqlstate, "UV002") == 0;
+static bool is_stale(const struct err *e) {
+  return strcmp(e->sqlstate, "UV001") == 0 || strcmp(e->sqlstate, "UV002") == 0;
 }
 
 /* ---- failures ---- */
 
-static char *failure_json(const char *code, const char *message, const char *sqlstate)
-{
-	struct buf b;
+static char *failure_json(const char *code, const char *message, const char *sqlstate) {
+  struct buf b;
 
-	buf_init(&b);
-	buf_puts(&b, "{\"code\":");
-	json_write_string_lossy(&b, code, strlen(code), 64);
-	buf_puts(&b, ",\"message\":");
-	json_write_string_lossy(&b, message, strlen(message), 1500);
-	if (sqlstate && sqlstate[0]) {
-		buf_puts(&b, ",\"sqlstate\":");
-		json_write_string_lossy(&b, sqlstate, strlen(sqlstate), 8);
-	}
-	buf_putc(&b, '}');
-	return buf_take(&b);
+  buf_init(&b);
+  buf_puts(&b, "{\"code\":");
+  json_write_string_lossy(&b, code, strlen(code), 64);
+  buf_puts(&b, ",\"message\":");
+  json_write_string_lossy(&b, message, strlen(message), 1500);
+  if (sqlstate && sqlstate[0]) {
+    buf_puts(&b, ",\"sqlstate\":");
+    json_write_string_lossy(&b, sqlstate, strlen(sqlstate), 8);
+  }
+  buf_putc(&b, '}');
+  return buf_take(&b);
 }
 
-void runner_set_failure(struct run *r, const char *code, const char *message, const char *sqlstate)
-{
-	free(r->outcome);
-	free(r->failure);
-	r->outcome = failure_json(code, message, sqlstate);
-	r->failure = NULL;
-	r->permanent = r->task && r->deliveries >= r->task->max_attempts;
-	r->delay_ms = r->task ? task_backoff_ms(r->task, r->deliveries) : 0;
+void runner_set_failure(struct run *r, const char *code, const char *message, const char *sqlstate) {
+  free(r->outcome);
+  free(r->failure);
+  r->outcome = failure_json(code, message, sqlstate);
+  r->failure = NULL;
+  r->permanent = r->task && r->deliveries >= r->task->max_attempts;
+  r->delay_ms = r->task ? task_backoff_ms(r->task, r->deliveries) : 0;
 }
 
-void runner_take_verdict(struct run *r, struct verdict *v)
-{
-	free(r->outcome);
-	free(r->failure);
-	r->outcome = v->outcome;
-	r->failure = v->failure;
-	r->permanent = v->kind == VERDICT_FAIL || r->deliveries >= r->task->max_attempts;
-	r->delay_ms = v->kind == VERDICT_RETRY && v->retry_after_ms >= 0 ? v->retry_after_ms : task_backoff_ms(r->task, r->deliveries);
+void runner_take_verdict(struct run *r, struct verdict *v) {
+  free(r->outcome);
+  free(r->failure);
+  r->outcome = v->outcome;
+  r->failure = v->failure;
+  r->permanent = v->kind == VERDICT_FAIL || r->deliveries >= r->task->max_attempts;
+  r->delay_ms =
+      v->kind == VERDICT_RETRY && v->retry_after_ms >= 0 ? v->retry_after_ms : task_backoff_ms(r->task, r->deliveries);
 }
 
 /* The server itself is going away or has become a standby: that says nothing about the run. */
-static bool is_server_fault(const struct err *e)
-{
-	return strcmp(e->sqlstate, "57P01") == 0 || strcmp(e->sqlstate, "57P02") == 0 || strcmp(e->sqlstate, "57P03") == 0 ||
-	       strcmp(e->sqlstate, "25006") == 0;
+static bool is_server_fault(const struct err *e) {
+  return strcmp(e->sqlstate, "57P01") == 0 || strcmp(e->sqlstate, "57P02") == 0 || strcmp(e->sqlstate, "57P03") == 0 ||
+         strcmp(e->sqlstate, "25006") == 0;
 }
 
-static void wait_for_retry(struct run *r)
-{
-	gate_release(r->runner->gate, r);
-	source_due_in(r->runner->source, r->delay_ms);
+static void wait_for_retry(struct run *r) {
+  gate_release(r->runner->gate, r);
+  source_due_in(r->runner->source, r->delay_ms);
 }
 
-static void on_lost_recorded(struct run *r, struct ledger_call *call)
-{
-	if (err_is_set(&call->err)) {
-		log_kv(LOG_WARN_, "failure_not_recorded", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate, "error",
-		       call->err.message, NULL);
-		runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
-		return;
-	}
-	wait_for_retry(r);
-	stats_inc(r->permanent && call->found ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
-	log_end(r, LOG_WARN_, call->found ? "run_failed_without_transaction" : "run_left_to_its_key");
-	runner_finish(r, "run_lost");
+static void on_lost_recorded(struct run *r, struct ledger_call *call) {
+  if (err_is_set(&call->err)) {
+    log_kv(LOG_WARN_, "failure_not_recorded", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
+           "error", call->err.message, NULL);
+    runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
+    return;
+  }
+  wait_for_retry(r);
+  stats_inc(r->permanent && call->found ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
+  log_end(r, LOG_WARN_, call->found ? "run_failed_without_transaction" : "run_left_to_its_key");
+  runner_finish(r, "run_lost");
 }
 
-void runner_lost(struct run *r)
-{
-	give_connection_back(r, false);
-	run_set_state(r, RUN_LOST);
-	if (!ledger_fail_lost(r->runner->control, r, r->runner->worker_id, on_lost_recorded))
-		runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
+void runner_lost(struct run *r) {
+  give_connection_back(r, false);
+  run_set_state(r, RUN_LOST);
+  if (!ledger_fail_lost(r->runner->control, r, r->runner->worker_id, on_lost_recorded))
+    runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
 }
 
 static void to_unknown(struct run *r);
 
-static void on_failed(struct run *r, struct ledger_call *call)
-{
-	if (call->committed) {
-		give_connection_back(r, !call->lost);
-		if (r->permanent)
-			gate_settle(r->runner->gate, r, true, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
-		else
-			wait_for_retry(r);
-		stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
-		log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_retried", "run_id", r->run_id, "task", r->task_name, "detail",
-		       call->outcome ? call->outcome : "", NULL);
-		runner_finish(r, "run_ended");
-		return;
-	}
-	if (call->lost && !call->refused) {
-		to_unknown(r);
-		return;
-	}
-	if (is_stale(&call->err)) {
-		finish_stale(r, &call->err);
-		return;
-	}
-	log_kv(LOG_WARN_, "failure_record_refused", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate, "error",
-	       call->err.message, NULL);
-	runner_lost(r);
+static void on_failed(struct run *r, struct ledger_call *call) {
+  if (call->committed) {
+    give_connection_back(r, !call->lost);
+    if (r->permanent)
+      gate_settle(r->runner->gate, r, true, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
+    else
+      wait_for_retry(r);
+    stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
+    log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_retried", "run_id", r->run_id, "task", r->task_name, "detail",
+           call->outcome ? call->outcome : "", NULL);
+    runner_finish(r, "run_ended");
+    return;
+  }
+  if (call->lost && !call->refused) {
+    to_unknown(r);
+    return;
+  }
+  if (is_stale(&call->err)) {
+    finish_stale(r, &call->err);
+    return;
+  }
+  log_kv(LOG_WARN_, "failure_record_refused", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
+         "error", call->err.message, NULL);
+  runner_lost(r);
 }
 
-void runner_fail(struct run *r)
-{
-	if (pgconn_state(r->conn) == PGCONN_CLOSED) {
-		runner_lost(r);
-		return;
-	}
-	run_set_state(r, RUN_FAIL);
-	ledger_fail(r, on_failed);
+void runner_fail(struct run *r) {
+  if (pgconn_state(r->conn) == PGCONN_CLOSED) {
+    runner_lost(r);
+    return;
+  }
+  run_set_state(r, RUN_FAIL);
+  ledger_fail(r, on_failed);
 }
 
-void runner_failed_by(struct run *r, struct verdict *v)
-{
-	if (is_server_fault(&v->err)) {
-		free(v->outcome);
-		free(v->failure);
-		runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
-		return;
-	}
-	runner_take_verdict(r, v);
-	runner_fail(r);
+void runner_failed_by(struct run *r, struct verdict *v) {
+  if (is_server_fault(&v->err)) {
+    free(v->outcome);
+    free(v->failure);
+    runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
+    return;
+  }
+  runner_take_verdict(r, v);
+  runner_fail(r);
 }
 
 /* ---- completion ---- */
 
-/* The completion was refused inside a transaction that is still there: what the ledger's checks say becomes the failure. */
-static void completion_refused(struct run *r, const struct err *e)
-{
-	if (strcmp(e->sqlstate, "23514") == 0 && strstr(e->constraint, "outcome_check")) {
-		runner_set_failure(r, "outcome_too_large", "the outcome has more than 4096 octets as jsonb text", NULL);
-		r->permanent = true;
-	} else if (strncmp(e->sqlstate, "22", 2) == 0) {
-		runner_set_failure(r, "outcome_invalid", e->message, e->sqlstate);
-		r->permanent = true;
-	} else {
-		runner_set_failure(r, "sql", e->message, e->sqlstate);
-	}
-	runner_fail(r);
+/* The completion was refused inside a transaction that is still there: what the ledger's checks say becomes the
+ * failure. */
+static void completion_refused(struct run *r, const struct err *e) {
+  if (strcmp(e->sqlstate, "23514") == 0 && strstr(e->constraint, "outcome_check")) {
+    runner_set_failure(r, "outcome_too_large", "the outcome has more than 4096 octets as jsonb text", NULL);
+    r->permanent = true;
+  } else if (strncmp(e->sqlstate, "22", 2) == 0) {
+    runner_set_failure(r, "outcome_invalid", e->message, e->sqlstate);
+    r->permanent = true;
+  } else {
+    runner_set_failure(r, "sql", e->message, e->sqlstate);
+  }
+  runner_fail(r);
 }
 
-static void on_completed(struct run *r, struct ledger_call *call)
-{
-	const struct err *e = &call->err;
+static void on_completed(struct run *r, struct ledger_call *call) {
+  const struct err *e = &call->err;
 
-	if (call->committed) {
-		give_connection_back(r, !call->lost);
-		gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
-		stats_inc(STAT_RUNS_COMPLETED);
-		runner_finish(r, "run_completed");
-	} else if (call->lost && !call->refused) {
-		to_unknown(r);
-	} else if (is_stale(e)) {
-		finish_stale(r, e);
-	} else if (is_server_fault(e)) {
-		runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
-	} else if (runner_is_again(e) && runner_again(r, e)) {
-		return;
-	} else if (call->commit_refused || call->lost) {
-		runner_set_failure(r, "sql", e->message, e->sqlstate);
-		runner_lost(r);
-	} else {
-		completion_refused(r, e);
-	}
+  if (call->committed) {
+    give_connection_back(r, !call->lost);
+    gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
+    stats_inc(STAT_RUNS_COMPLETED);
+    runner_finish(r, "run_completed");
+  } else if (call->lost && !call->refused) {
+    to_unknown(r);
+  } else if (is_stale(e)) {
+    finish_stale(r, e);
+  } else if (is_server_fault(e)) {
+    runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
+  } else if (runner_is_again(e) && runner_again(r, e)) {
+    return;
+  } else if (call->commit_refused || call->lost) {
+    runner_set_failure(r, "sql", e->message, e->sqlstate);
+    runner_lost(r);
+  } else {
+    completion_refused(r, e);
+  }
 }
 
-void runner_complete(struct run *r, struct verdict *v)
-{
-	free(v->failure);
-	free(r->outcome);
-	r->outcome = v->outcome;
-	if (pgconn_state(r->conn) == PGCONN_CLOSED) {
-		runner_set_failure(r, "sql", "the connection was lost before the run could be completed", "08006");
-		runner_lost(r);
-		return;
-	}
-	run_set_state(r, RUN_COMPLETE);
-	ledger_complete(r, on_completed);
+void runner_complete(struct run *r, struct verdict *v) {
+  free(v->failure);
+  free(r->outcome);
+  r->outcome = v->outcome;
+  if (pgconn_state(r->conn) == PGCONN_CLOSED) {
+    runner_set_failure(r, "sql", "the connection was lost before the run could be completed", "08006");
+    runner_lost(r);
+    return;
+  }
+  run_set_state(r, RUN_COMPLETE);
+  ledger_complete(r, on_completed);
 }
 
 /* ---- an unknown COMMIT ---- */
 
 static void resolve(void *arg);
 
-static void resolve_later(struct run *r)
-{
-	if (++r->resolves > RUNNER_RESOLVES_MAX) {
-		log_end(r, LOG_WARN_, "commit_unresolved");
-		r->token[0] = 0;       /* the entry goes by its own TTL: nothing is known */
-		runner_finish(r, "run_unresolved");
-		return;
-	}
-	run_timer_start(r, r->runner->loop, RUNNER_RESOLVE_MS, resolve);
+static void resolve_later(struct run *r) {
+  if (++r->resolves > RUNNER_RESOLVES_MAX) {
+    log_end(r, LOG_WARN_, "commit_unresolved");
+    r->token[0] = 0; /* the entry goes by its own TTL: nothing is known */
+    runner_finish(r, "run_unresolved");
+    return;
+  }
+  run_timer_start(r, r->runner->loop, RUNNER_RESOLVE_MS, resolve);
 }
 
-static void on_resolved(struct run *r, struct ledger_call *call)
-{
-	if (err_is_set(&call->err) || call->commit == COMMIT_IN_PROGRESS) {
-		resolve_later(r);
-		return;
-	}
-	log_kv(LOG_INFO_, "commit_resolved", "run_id", r->run_id, "task", r->task_name, "verdict",
-	       call->commit == COMMIT_DONE ? "committed" : "rolled back", NULL);
-	if (call->commit == COMMIT_ROLLED_BACK) {
-		runner_back(r, GIVE_BACK_COUNTED, 0);
-		return;
-	}
-	stats_inc(call->failed ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_COMPLETED);
-	if (call->outcome && call->remaining_ms > 0)
-		gate_settle(r->runner->gate, r, call->failed, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
-	else
-		gate_release(r->runner->gate, r);
-	runner_finish(r, "run_resolved");
+static void on_resolved(struct run *r, struct ledger_call *call) {
+  if (err_is_set(&call->err) || call->commit == COMMIT_IN_PROGRESS) {
+    resolve_later(r);
+    return;
+  }
+  log_kv(LOG_INFO_, "commit_resolved", "run_id", r->run_id, "task", r->task_name, "verdict",
+         call->commit == COMMIT_DONE ? "committed" : "rolled back", NULL);
+  if (call->commit == COMMIT_ROLLED_BACK) {
+    runner_back(r, GIVE_BACK_COUNTED, 0);
+    return;
+  }
+  stats_inc(call->failed ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_COMPLETED);
+  if (call->outcome && call->remaining_ms > 0)
+    gate_settle(r->runner->gate, r, call->failed, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
+  else
+    gate_release(r->runner->gate, r);
+  runner_finish(r, "run_resolved");
 }
 
-static void resolve(void *arg)
-{
-	struct run *r = arg;
+static void resolve(void *arg) {
+  struct run *r = arg;
 
-	if (!ledger_resolve(r->runner->control, r, on_resolved))
-		resolve_later(r);
+  if (!ledger_resolve(r->runner->control, r, on_resolved)) resolve_later(r);
 }
 
-static void to_unknown(struct run *r)
-{
-	give_connection_back(r, false);
-	run_set_state(r, RUN_UNKNOWN);
-	stats_inc(STAT_RUNS_UNKNOWN);
-	log_end(r, LOG_WARN_, "commit_unknown");
-	resolve(r);
+static void to_unknown(struct run *r) {
+  give_connection_back(r, false);
+  run_set_state(r, RUN_UNKNOWN);
+  stats_inc(STAT_RUNS_UNKNOWN);
+  log_end(r, LOG_WARN_, "commit_unknown");
+  resolve(r);
 }
 
 /* ---- replays ---- */
 
-static void on_acked(struct run *r, struct ledger_call *call)
-{
-	if (err_is_set(&call->err)) {
-		if (!call->lost)
-			log_kv(LOG_WARN_, "ack_failed", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate, "error",
-			       call->err.message, NULL);
-		runner_back(r, GIVE_BACK_UNTOUCHED, call->lost ? 0 : RUNNER_BUSY_MS);
-		return;
-	}
-	if (call->found) {
-		stats_inc(STAT_RUNS_REPLAYED);
-		gate_settle(r->runner->gate, r, call->failed, call->ledger_id, call->attempt, call->outcome, call->remaining_ms);
-		runner_finish(r, "run_replayed");
-		return;
-	}
-	/* The ledger does not hold what the gate (or an earlier look) said. PostgreSQL decides, and our copy will replace the entry. */
-	r->gate_distrusted = true;
-	stats_inc(STAT_GATE_UNREADABLE);
-	if (r->draining || ++r->again > RUNNER_AGAIN_MAX)
-		runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
-	else
-		runner_after_gate(r);
+static void on_acked(struct run *r, struct ledger_call *call) {
+  if (err_is_set(&call->err)) {
+    if (!call->lost)
+      log_kv(LOG_WARN_, "ack_failed", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
+             "error", call->err.message, NULL);
+    runner_back(r, GIVE_BACK_UNTOUCHED, call->lost ? 0 : RUNNER_BUSY_MS);
+    return;
+  }
+  if (call->found) {
+    stats_inc(STAT_RUNS_REPLAYED);
+    gate_settle(r->runner->gate, r, call->failed, call->ledger_id, call->attempt, call->outcome, call->remaining_ms);
+    runner_finish(r, "run_replayed");
+    return;
+  }
+  /* The ledger does not hold what the gate (or an earlier look) said. PostgreSQL decides, and our copy will replace
+   * the entry. */
+  r->gate_distrusted = true;
+  stats_inc(STAT_GATE_UNREADABLE);
+  if (r->draining || ++r->again > RUNNER_AGAIN_MAX)
+    runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
+  else
+    runner_after_gate(r);
 }
 
-void runner_ack(struct run *r)
-{
-	run_set_state(r, RUN_ACK);
-	if (!ledger_ack(r->runner->control, r, on_acked))
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+void runner_ack(struct run *r) {
+  run_set_state(r, RUN_ACK);
+  if (!ledger_ack(r->runner->control, r, on_acked)) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 }
 
 /* ---- ends without the ledger ---- */
 
-static void on_ended(struct run *r, struct ledger_call *call)
-{
-	if (err_is_set(&call->err) && !is_stale(&call->err)) {
-		log_kv(LOG_WARN_, "run_not_ended", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate, "error",
-		       call->err.message, NULL);
-		runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
-		return;
-	}
-	log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_put_off", "run_id", r->run_id, "task", r->task_name, "detail",
-	       r->outcome ? r->outcome : "", NULL);
-	stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
-	if (!r->permanent)
-		source_due_in(r->runner->source, r->delay_ms);
-	runner_finish(r, "run_ended");
+static void on_ended(struct run *r, struct ledger_call *call) {
+  if (err_is_set(&call->err) && !is_stale(&call->err)) {
+    log_kv(LOG_WARN_, "run_not_ended", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
+           "error", call->err.message, NULL);
+    runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
+    return;
+  }
+  log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_put_off", "run_id", r->run_id, "task", r->task_name, "detail",
+         r->outcome ? r->outcome : "", NULL);
+  stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
+  if (!r->permanent) source_due_in(r->runner->source, r->delay_ms);
+  runner_finish(r, "run_ended");
 }
 
-void runner_end(struct run *r, const char *code, const char *message)
-{
-	runner_set_failure(r, code, message, NULL);
-	r->permanent = true;
-	run_set_state(r, RUN_END);
-	if (!ledger_end(r->runner->control, r, on_ended))
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+void runner_end(struct run *r, const char *code, const char *message) {
+  runner_set_failure(r, code, message, NULL);
+  r->permanent = true;
+  run_set_state(r, RUN_END);
+  if (!ledger_end(r->runner->control, r, on_ended)) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 }
 
-void runner_put_off(struct run *r, const char *code, const char *message)
-{
-	int64_t delay = 1000;
-	bool sent;
+void runner_put_off(struct run *r, const char *code, const char *message) {
+  int64_t delay = 1000;
+  bool sent;
 
-	runner_set_failure(r, code, message, NULL);
-	r->permanent = r->deliveries >= RUNNER_PUT_OFF_MAX;
-	for (int i = 1; i < r->deliveries && delay < 600000; i++)
-		delay *= 2;
-	r->delay_ms = delay;
-	run_set_state(r, RUN_END);
-	if (r->permanent) {
-		sent = ledger_end(r->runner->control, r, on_ended);
-	} else {
-		r->failure = xstrdup(r->outcome);
-		sent = ledger_put_off(r->runner->control, r, on_ended);
-	}
-	if (!sent)
-		runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+  runner_set_failure(r, code, message, NULL);
+  r->permanent = r->deliveries >= RUNNER_PUT_OFF_MAX;
+  for (int i = 1; i < r->deliveries && delay < 600000; i++)
+    delay *= 2;
+  r->delay_ms = delay;
+  run_set_state(r, RUN_END);
+  if (r->permanent) {
+    sent = ledger_end(r->runner->control, r, on_ended);
+  } else {
+    r->failure = xstrdup(r->outcome);
+    sent = ledger_put_off(r->runner->control, r, on_ended);
+  }
+  if (!sent) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 }

@@ -7,37 +7,37 @@
 #include "core/ledger.h"
 
 #define RATE_WINDOW_MS 100
-#define PREFETCH_MS 50                 /* how much work, at the present rate, is held ready */
+#define PREFETCH_MS 50 /* how much work, at the present rate, is held ready */
 #define RENEW_MIN_MS 200
 #define RENEW_MAX_MS 10000
-#define GIVE_BACK_MS 3000              /* after drain_timeout: for rollbacks and returned leases to be confirmed */
+#define GIVE_BACK_MS 3000 /* after drain_timeout: for rollbacks and returned leases to be confirmed */
 #define SKIP_MAX 64
 
 struct sched {
-	struct loop *loop;
-	struct sched_options options;
-	struct source *source;
-	struct runner *runner;
-	struct gate *gate;
+  struct loop *loop;
+  struct sched_options options;
+  struct source *source;
+  struct runner *runner;
+  struct gate *gate;
 
-	struct list ready;             /* RUN_TAKEN, in order of arrival */
-	struct list started;
-	int nready, nstarted;
-	bool taking;
+  struct list ready; /* RUN_TAKEN, in order of arrival */
+  struct list started;
+  int nready, nstarted;
+  bool taking;
 
-	int ended;                     /* in the present window */
-	int64_t window_ms;
-	double rate;                   /* ended runs a second, smoothed */
+  int ended; /* in the present window */
+  int64_t window_ms;
+  double rate; /* ended runs a second, smoothed */
 
-	struct loop_task dispatch;
-	struct loop_timer renew;
+  struct loop_task dispatch;
+  struct loop_timer renew;
 
-	bool draining, stopped;
-	int64_t drain_until_ms;
-	struct loop_timer drain;
-	struct loop_task drain_check, drain_step;
-	void (*drained)(void *arg, int left);
-	void *drained_arg;
+  bool draining, stopped;
+  int64_t drain_until_ms;
+  struct loop_timer drain;
+  struct loop_task drain_check, drain_step;
+  void (*drained)(void *arg, int left);
+  void *drained_arg;
 };
 
 static void dispatch(void *arg);
@@ -46,306 +46,265 @@ static void on_drain_time(void *arg);
 static void drain_step(void *arg);
 static void check_drained(void *arg);
 
-struct sched *sched_new(struct loop *loop, const struct sched_options *options)
-{
-	struct sched *s = xcalloc(1, sizeof *s);
+struct sched *sched_new(struct loop *loop, const struct sched_options *options) {
+  struct sched *s = xcalloc(1, sizeof *s);
 
-	s->loop = loop;
-	s->options = *options;
-	list_init(&s->ready);
-	list_init(&s->started);
-	loop_task_init(&s->dispatch, dispatch, s);
-	loop_task_init(&s->drain_check, check_drained, s);
-	loop_task_init(&s->drain_step, drain_step, s);
-	loop_timer_init(&s->renew, on_renew, s);
-	loop_timer_init(&s->drain, on_drain_time, s);
-	s->window_ms = loop_now_ms(loop);
-	return s;
+  s->loop = loop;
+  s->options = *options;
+  list_init(&s->ready);
+  list_init(&s->started);
+  loop_task_init(&s->dispatch, dispatch, s);
+  loop_task_init(&s->drain_check, check_drained, s);
+  loop_task_init(&s->drain_step, drain_step, s);
+  loop_timer_init(&s->renew, on_renew, s);
+  loop_timer_init(&s->drain, on_drain_time, s);
+  s->window_ms = loop_now_ms(loop);
+  return s;
 }
 
-void sched_connect(struct sched *s, struct source *source, struct runner *runner, struct gate *gate)
-{
-	s->source = source;
-	s->runner = runner;
-	s->gate = gate;
+void sched_connect(struct sched *s, struct source *source, struct runner *runner, struct gate *gate) {
+  s->source = source;
+  s->runner = runner;
+  s->gate = gate;
 }
 
-static void free_run(void *run)
-{
-	run_free(run);
+static void free_run(void *run) {
+  run_free(run);
 }
 
-void sched_free(struct sched *s)
-{
-	if (!s)
-		return;
-	if (s->nready || s->nstarted)
-		bug("sched is freed with %d runs", s->nready + s->nstarted);
-	loop_task_cancel(&s->dispatch);
-	loop_task_cancel(&s->drain_check);
-	loop_task_cancel(&s->drain_step);
-	loop_timer_stop(&s->renew);
-	loop_timer_stop(&s->drain);
-	free(s);
+void sched_free(struct sched *s) {
+  if (!s) return;
+  if (s->nready || s->nstarted) bug("sched is freed with %d runs", s->nready + s->nstarted);
+  loop_task_cancel(&s->dispatch);
+  loop_task_cancel(&s->drain_check);
+  loop_task_cancel(&s->drain_step);
+  loop_timer_stop(&s->renew);
+  loop_timer_stop(&s->drain);
+  free(s);
 }
 
-int sched_in_flight(const struct sched *s)
-{
-	return s->nready + s->nstarted;
+int sched_in_flight(const struct sched *s) {
+  return s->nready + s->nstarted;
 }
 
 /* ---- taking ---- */
 
-static void measure_rate(struct sched *s)
-{
-	int64_t elapsed = loop_now_ms(s->loop) - s->window_ms;
+static void measure_rate(struct sched *s) {
+  int64_t elapsed = loop_now_ms(s->loop) - s->window_ms;
 
-	if (elapsed < RATE_WINDOW_MS)
-		return;
-	s->rate = 0.5 * s->rate + 0.5 * s->ended * 1000.0 / (double)elapsed;
-	s->ended = 0;
-	s->window_ms += elapsed;
+  if (elapsed < RATE_WINDOW_MS) return;
+  s->rate = 0.5 * s->rate + 0.5 * s->ended * 1000.0 / (double)elapsed;
+  s->ended = 0;
+  s->window_ms += elapsed;
 }
 
 /* As many as there are connections, and beyond them what will be started within PREFETCH_MS. */
-static int capacity(struct sched *s)
-{
-	int ahead = (int)(s->rate * PREFETCH_MS / 1000.0);
+static int capacity(struct sched *s) {
+  int ahead = (int)(s->rate * PREFETCH_MS / 1000.0);
 
-	return s->options.pool_size + (ahead < s->options.prefetch ? ahead : s->options.prefetch);
+  return s->options.pool_size + (ahead < s->options.prefetch ? ahead : s->options.prefetch);
 }
 
 struct full {
-	const char *name[SKIP_MAX];
-	int n;
+  const char *name[SKIP_MAX];
+  int n;
 };
 
-static bool is_full(const struct task *t)
-{
-	return t->concurrency > 0 && t->running >= t->concurrency;
+static bool is_full(const struct task *t) {
+  return t->concurrency > 0 && t->running >= t->concurrency;
 }
 
-static void collect_full(void *arg, struct task *t)
-{
-	struct full *f = arg;
+static void collect_full(void *arg, struct task *t) {
+  struct full *f = arg;
 
-	if (is_full(t) && f->n < SKIP_MAX)
-		f->name[f->n++] = t->name;
+  if (is_full(t) && f->n < SKIP_MAX) f->name[f->n++] = t->name;
 }
 
-static void ask_source(struct sched *s)
-{
-	struct full f = { .n = 0 };
-	int want = 0;
+static void ask_source(struct sched *s) {
+  struct full f = {.n = 0};
+  int want = 0;
 
-	if (s->taking && !s->draining) {
-		want = capacity(s) - s->nready - s->nstarted;
-		task_each(collect_full, &f);
-	}
-	source_want(s->source, want > 0 ? want : 0, f.name, f.n);
+  if (s->taking && !s->draining) {
+    want = capacity(s) - s->nready - s->nstarted;
+    task_each(collect_full, &f);
+  }
+  source_want(s->source, want > 0 ? want : 0, f.name, f.n);
 }
 
-static void start_run(struct sched *s, struct run *r)
-{
-	list_remove(&r->node);
-	s->nready--;
-	list_push_back(&s->started, &r->node);
-	s->nstarted++;
-	if (r->task)
-		r->task->running++;
-	runner_start(s->runner, r);
+static void start_run(struct sched *s, struct run *r) {
+  list_remove(&r->node);
+  s->nready--;
+  list_push_back(&s->started, &r->node);
+  s->nstarted++;
+  if (r->task) r->task->running++;
+  runner_start(s->runner, r);
 }
 
-static void dispatch(void *arg)
-{
-	struct sched *s = arg;
-	struct list *n, *next;
+static void dispatch(void *arg) {
+  struct sched *s = arg;
+  struct list *n, *next;
 
-	for (n = s->ready.next; n != &s->ready && s->taking; n = next) {
-		struct run *r = container_of(n, struct run, node);
-		next = n->next;
-		if (!r->task || !is_full(r->task))
-			start_run(s, r);
-	}
-	measure_rate(s);
-	ask_source(s);
+  for (n = s->ready.next; n != &s->ready && s->taking; n = next) {
+    struct run *r = container_of(n, struct run, node);
+    next = n->next;
+    if (!r->task || !is_full(r->task)) start_run(s, r);
+  }
+  measure_rate(s);
+  ask_source(s);
 }
 
-void sched_on_taken(void *arg, struct run *r)
-{
-	struct sched *s = arg;
+void sched_on_taken(void *arg, struct run *r) {
+  struct sched *s = arg;
 
-	list_push_back(&s->ready, &r->node);
-	s->nready++;
-	if (s->draining || !s->taking) {
-		list_remove(&r->node);
-		list_push_back(&s->started, &r->node);
-		s->nready--;
-		s->nstarted++;
-		if (r->task)
-			r->task->running++;
-		runner_give_back(s->runner, r);
-		return;
-	}
-	loop_defer(s->loop, &s->dispatch);
+  list_push_back(&s->ready, &r->node);
+  s->nready++;
+  if (s->draining || !s->taking) {
+    list_remove(&r->node);
+    list_push_back(&s->started, &r->node);
+    s->nready--;
+    s->nstarted++;
+    if (r->task) r->task->running++;
+    runner_give_back(s->runner, r);
+    return;
+  }
+  loop_defer(s->loop, &s->dispatch);
 }
 
-void sched_on_more(void *arg)
-{
-	struct sched *s = arg;
+void sched_on_more(void *arg) {
+  struct sched *s = arg;
 
-	loop_defer(s->loop, &s->dispatch);
+  loop_defer(s->loop, &s->dispatch);
 }
 
-void sched_on_ended(void *arg, struct run *r)
-{
-	struct sched *s = arg;
+void sched_on_ended(void *arg, struct run *r) {
+  struct sched *s = arg;
 
-	list_remove(&r->node);
-	s->nstarted--;
-	s->ended++;
-	if (r->task)
-		r->task->running--;
-	loop_free_later(s->loop, free_run, r);
-	loop_defer(s->loop, s->draining ? &s->drain_check : &s->dispatch);
+  list_remove(&r->node);
+  s->nstarted--;
+  s->ended++;
+  if (r->task) r->task->running--;
+  loop_free_later(s->loop, free_run, r);
+  loop_defer(s->loop, s->draining ? &s->drain_check : &s->dispatch);
 }
 
 /* ---- leases ---- */
 
-static void shortest_lease(void *arg, struct task *t)
-{
-	int64_t *ms = arg;
+static void shortest_lease(void *arg, struct task *t) {
+  int64_t *ms = arg;
 
-	if (t->lease_ms / 3 < *ms)
-		*ms = t->lease_ms / 3;
+  if (t->lease_ms / 3 < *ms) *ms = t->lease_ms / 3;
 }
 
-static int64_t renew_interval_ms(void)
-{
-	int64_t ms = RENEW_MAX_MS;
+static int64_t renew_interval_ms(void) {
+  int64_t ms = RENEW_MAX_MS;
 
-	task_each(shortest_lease, &ms);
-	return ms > RENEW_MIN_MS ? ms : RENEW_MIN_MS;
+  task_each(shortest_lease, &ms);
+  return ms > RENEW_MIN_MS ? ms : RENEW_MIN_MS;
 }
 
-/* While a run is being settled its row is locked by its own transaction: a renewal would wait for that, and hold up all others. */
-static bool renewable(const struct run *r)
-{
-	return r->state != RUN_COMPLETE && r->state != RUN_FAIL && r->state != RUN_ACK && r->state != RUN_END && r->state != RUN_DONE;
+/* While a run is being settled its row is locked by its own transaction: a renewal would wait for that, and hold up
+ * all others. */
+static bool renewable(const struct run *r) {
+  return r->state != RUN_COMPLETE && r->state != RUN_FAIL && r->state != RUN_ACK && r->state != RUN_END &&
+         r->state != RUN_DONE;
 }
 
-static void on_renew(void *arg)
-{
-	struct sched *s = arg;
-	struct list *lists[2] = { &s->ready, &s->started };
-	struct run **runs = xcalloc((size_t)(s->nready + s->nstarted + 1), sizeof *runs);
-	int n = 0;
+static void on_renew(void *arg) {
+  struct sched *s = arg;
+  struct list *lists[2] = {&s->ready, &s->started};
+  struct run **runs = xcalloc((size_t)(s->nready + s->nstarted + 1), sizeof *runs);
+  int n = 0;
 
-	for (int i = 0; i < 2; i++) {
-		for (struct list *l = lists[i]->next; l != lists[i]; l = l->next) {
-			struct run *r = container_of(l, struct run, node);
-			if (renewable(r))
-				runs[n++] = r;
-			if (r->task && r->token[0])
-				gate_renew(s->gate, r);
-			if (r->state == RUN_HANDLER && r->pending == 0 && pgconn_state(r->conn) == PGCONN_READY)
-				ledger_keep_alive(r->conn);
-		}
-	}
-	if (n > 0)
-		source_renew(s->source, runs, n);
-	free(runs);
-	loop_timer_start(s->loop, &s->renew, renew_interval_ms());
+  for (int i = 0; i < 2; i++) {
+    for (struct list *l = lists[i]->next; l != lists[i]; l = l->next) {
+      struct run *r = container_of(l, struct run, node);
+      if (renewable(r)) runs[n++] = r;
+      if (r->task && r->token[0]) gate_renew(s->gate, r);
+      if (r->state == RUN_HANDLER && r->pending == 0 && pgconn_state(r->conn) == PGCONN_READY)
+        ledger_keep_alive(r->conn);
+    }
+  }
+  if (n > 0) source_renew(s->source, runs, n);
+  free(runs);
+  loop_timer_start(s->loop, &s->renew, renew_interval_ms());
 }
 
 /* ---- start, pause, drain ---- */
 
-void sched_start(struct sched *s)
-{
-	s->taking = true;
-	if (!loop_timer_active(&s->renew))
-		loop_timer_start(s->loop, &s->renew, renew_interval_ms());
-	loop_defer(s->loop, s->draining ? &s->drain_check : &s->dispatch);
+void sched_start(struct sched *s) {
+  s->taking = true;
+  if (!loop_timer_active(&s->renew)) loop_timer_start(s->loop, &s->renew, renew_interval_ms());
+  loop_defer(s->loop, s->draining ? &s->drain_check : &s->dispatch);
 }
 
-static void each_run(struct sched *s, void (*act)(struct runner *rn, struct run *r))
-{
-	struct list *n, *next;
+static void each_run(struct sched *s, void (*act)(struct runner *rn, struct run *r)) {
+  struct list *n, *next;
 
-	while (s->ready.next != &s->ready) {
-		struct run *r = container_of(s->ready.next, struct run, node);
-		list_remove(&r->node);
-		s->nready--;
-		list_push_back(&s->started, &r->node);
-		s->nstarted++;
-		if (r->task)
-			r->task->running++;
-	}
-	for (n = s->started.next; n != &s->started; n = next) {
-		next = n->next;
-		act(s->runner, container_of(n, struct run, node));
-	}
+  while (s->ready.next != &s->ready) {
+    struct run *r = container_of(s->ready.next, struct run, node);
+    list_remove(&r->node);
+    s->nready--;
+    list_push_back(&s->started, &r->node);
+    s->nstarted++;
+    if (r->task) r->task->running++;
+  }
+  for (n = s->started.next; n != &s->started; n = next) {
+    next = n->next;
+    act(s->runner, container_of(n, struct run, node));
+  }
 }
 
-void sched_pause(struct sched *s)
-{
-	s->taking = false;
-	each_run(s, runner_give_back);
-	ask_source(s);
+void sched_pause(struct sched *s) {
+  s->taking = false;
+  each_run(s, runner_give_back);
+  ask_source(s);
 }
 
-static void check_drained(void *arg)
-{
-	struct sched *s = arg;
-	void (*drained)(void *, int) = s->drained;
+static void check_drained(void *arg) {
+  struct sched *s = arg;
+  void (*drained)(void *, int) = s->drained;
 
-	if (!drained || sched_in_flight(s) > 0 || source_pending(s->source))
-		return;
-	s->drained = NULL;
-	loop_timer_stop(&s->drain);
-	drained(s->drained_arg, 0);
+  if (!drained || sched_in_flight(s) > 0 || source_pending(s->source)) return;
+  s->drained = NULL;
+  loop_timer_stop(&s->drain);
+  drained(s->drained_arg, 0);
 }
 
-static void on_drain_time(void *arg)
-{
-	struct sched *s = arg;
+static void on_drain_time(void *arg) {
+  struct sched *s = arg;
 
-	loop_defer(s->loop, &s->drain_step);
+  loop_defer(s->loop, &s->drain_step);
 }
 
-static void drain_step(void *arg)
-{
-	struct sched *s = arg;
-	int64_t now = loop_now_ms(s->loop);
+static void drain_step(void *arg) {
+  struct sched *s = arg;
+  int64_t now = loop_now_ms(s->loop);
 
-	if (now >= s->drain_until_ms && !s->stopped) {
-		s->stopped = true;
-		log_kv(LOG_WARN_, "drain_timeout", "runs", log_i64(sched_in_flight(s)), NULL);
-		each_run(s, runner_stop);
-	}
-	if (s->stopped && now >= s->drain_until_ms + GIVE_BACK_MS && s->drained) {
-		void (*drained)(void *, int) = s->drained;
-		s->drained = NULL;
-		drained(s->drained_arg, sched_in_flight(s));
-		return;
-	}
-	check_drained(s);
-	if (s->drained)
-		loop_timer_start(s->loop, &s->drain, 50);
+  if (now >= s->drain_until_ms && !s->stopped) {
+    s->stopped = true;
+    log_kv(LOG_WARN_, "drain_timeout", "runs", log_i64(sched_in_flight(s)), NULL);
+    each_run(s, runner_stop);
+  }
+  if (s->stopped && now >= s->drain_until_ms + GIVE_BACK_MS && s->drained) {
+    void (*drained)(void *, int) = s->drained;
+    s->drained = NULL;
+    drained(s->drained_arg, sched_in_flight(s));
+    return;
+  }
+  check_drained(s);
+  if (s->drained) loop_timer_start(s->loop, &s->drain, 50);
 }
 
-void sched_drain(struct sched *s, int64_t timeout_ms, void (*drained)(void *arg, int left), void *arg)
-{
-	int64_t until = loop_now_ms(s->loop) + timeout_ms;
+void sched_drain(struct sched *s, int64_t timeout_ms, void (*drained)(void *arg, int left), void *arg) {
+  int64_t until = loop_now_ms(s->loop) + timeout_ms;
 
-	if (!s->draining || until < s->drain_until_ms)
-		s->drain_until_ms = until;
-	s->drained = drained;
-	s->drained_arg = arg;
-	if (!s->draining) {
-		s->draining = true;
-		each_run(s, runner_give_back);
-		ask_source(s);
-	}
-	loop_timer_start(s->loop, &s->drain, 0);
+  if (!s->draining || until < s->drain_until_ms) s->drain_until_ms = until;
+  s->drained = drained;
+  s->drained_arg = arg;
+  if (!s->draining) {
+    s->draining = true;
+    each_run(s, runner_give_back);
+    ask_source(s);
+  }
+  loop_timer_start(s->loop, &s->drain, 0);
 }

@@ -2,8 +2,9 @@
  *
  *   source ─taken─► ready list ─► runner_start ─► … ─► ended ─► freed at the end of the tick
  *
- * What it is    keeps every run of the worker in one of two lists (waiting for its task's concurrency, or started), asks the source for as
- *               many as fit, renews leases, keeps idle transactions alive, and empties itself for a shut-down.
+ * What it is    keeps every run of the worker in one of two lists (waiting for its task's concurrency, or started),
+ *               asks the source for as many as fit, renews leases, keeps idle transactions alive, and empties itself
+ *               for a shut-down.
  * Owns          the runs, from source.taken to the end.
  * Life cycle    sched_new → sched_start → … → sched_drain → hooks.drained → sched_free. */
 #ifndef UMAVEZ_CORE_SCHED_H
@@ -16,8 +17,8 @@
 struct sched;
 
 struct sched_options {
-	int pool_size;                 /* connections for handlers */
-	int prefetch;                  /* runs held ready beyond them, at most */
+  int pool_size; /* connections for handlers */
+  int prefetch;  /* runs held ready beyond them, at most */
 };
 
 struct sched *sched_new(struct loop *loop, const struct sched_options *options);
@@ -30,8 +31,10 @@ void sched_start(struct sched *s);
 /* PostgreSQL is away: stops taking, and gives back what waits for a connection. sched_start goes on. */
 void sched_pause(struct sched *s);
 
-/* Takes nothing new, gives back what has not started, lets the rest end within timeout_ms, then rolls back and gives back. drained is
- * called once, with the number of runs that could not even be given back. Calling it again with a shorter time hurries. */
+/* Takes nothing new, gives back what has not started, lets the rest end within timeout_ms, then rolls back and gives
+ * back. drained is
+ * called once, with the number of runs that could not even be given back. Calling it again with a shorter time
+ * hurries. */
 void sched_drain(struct sched *s, int64_t timeout_ms, void (*drained)(void *arg, int left), void *arg);
 
 /* For runner_hooks and source_hooks; arg is the sched. */

@@ -1,6 +1,7 @@
 #include "core/source_postgres.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,455 +10,422 @@
 #include "base/log.h"
 #include "base/stats.h"
 
-#define SWEEP_MS 15000                 /* between two fetches from the beginning of the queue */
+#define SWEEP_MS 15000 /* between two fetches from the beginning of the queue */
 #define REAP_MS 1000
 #define REAP_LIMIT 1000
 #define TAKE_MAX 200
 
 struct returned {
-	struct list node;
-	char run_id[37];
-	enum give_back how;
-	int64_t delay_ms;
+  struct list node;
+  char run_id[37];
+  enum give_back how;
+  int64_t delay_ms;
 };
 
 struct source_postgres {
-	struct source base;
-	struct loop *loop;
-	struct control *control;
-	char *worker_id;
-	char *queues;                  /* array literals and JSON, made once */
-	char *leases;
-	int64_t poll_interval_ms, lease_ms;
-	bool listen;
-	void (*on_up)(void *arg);
-	void (*on_down)(void *arg, const struct err *why);
-	void *arg;
+  struct source base;
+  struct loop *loop;
+  struct control *control;
+  char *worker_id;
+  char *queues; /* array literals and JSON, made once */
+  char *leases;
+  int64_t poll_interval_ms, lease_ms;
+  bool listen;
+  void (*on_up)(void *arg);
+  void (*on_down)(void *arg, const struct err *why);
+  void *arg;
 
-	int want;
-	char *skip;                    /* array literal */
-	bool taking;
-	bool woken;                    /* by a notification, or by a take that brought something: look again without waiting */
-	int asked;                     /* of the take under way */
-	char *youngest;                /* run_at text of the youngest run seen, or NULL */
-	int64_t swept_ms;
-	struct loop_timer poll, reap;
-	int64_t poll_due_ms;
+  int want;
+  char *skip; /* array literal */
+  bool taking;
+  bool woken;     /* by a notification, or by a take that brought something: look again without waiting */
+  int asked;      /* of the take under way */
+  char *youngest; /* run_at text of the youngest run seen, or NULL */
+  int64_t swept_ms;
+  struct loop_timer poll, reap;
+  int64_t poll_due_ms;
 
-	struct list returned;          /* not yet sent, or to be sent again */
-	struct list returning;         /* sent, not yet answered */
-	struct loop_task flush;
+  struct list returned;  /* not yet sent, or to be sent again */
+  struct list returning; /* sent, not yet answered */
+  struct loop_task flush;
 };
 
 static void take(struct source_postgres *s);
 static void flush(void *arg);
 
-static struct source_postgres *self(struct source *base)
-{
-	return container_of(base, struct source_postgres, base);
+static struct source_postgres *self(struct source *base) {
+  return container_of(base, struct source_postgres, base);
 }
 
 /* ---- literals ---- */
 
-static void array_element(struct buf *b, const char *text)
-{
-	buf_puts(b, b->len > 1 ? ",\"" : "\"");
-	for (; *text; text++) {
-		if (*text == '"' || *text == '\\')
-			buf_putc(b, '\\');
-		buf_putc(b, *text);
-	}
-	buf_putc(b, '"');
+static void array_element(struct buf *b, const char *text) {
+  buf_puts(b, b->len > 1 ? ",\"" : "\"");
+  for (; *text; text++) {
+    if (*text == '"' || *text == '\\') buf_putc(b, '\\');
+    buf_putc(b, *text);
+  }
+  buf_putc(b, '"');
 }
 
-static char *array_literal(const char *const *texts, int n)
-{
-	struct buf b;
+static char *array_literal(const char *const *texts, int n) {
+  struct buf b;
 
-	buf_init(&b);
-	buf_putc(&b, '{');
-	for (int i = 0; i < n; i++)
-		array_element(&b, texts[i]);
-	buf_putc(&b, '}');
-	return buf_take(&b);
+  buf_init(&b);
+  buf_putc(&b, '{');
+  for (int i = 0; i < n; i++)
+    array_element(&b, texts[i]);
+  buf_putc(&b, '}');
+  return buf_take(&b);
 }
 
-static void add_lease(void *arg, struct task *t)
-{
-	struct buf *b = arg;
+static void add_lease(void *arg, struct task *t) {
+  struct buf *b = arg;
 
-	buf_puts(b, b->len > 1 ? "," : "");
-	json_write_string_lossy(b, t->name, strlen(t->name), 1024);
-	buf_printf(b, ":%" PRId64, t->lease_ms);
+  buf_puts(b, b->len > 1 ? "," : "");
+  json_write_string_lossy(b, t->name, strlen(t->name), 1024);
+  buf_printf(b, ":%" PRId64, t->lease_ms);
 }
 
-static char *leases_json(void)
-{
-	struct buf b;
+static char *leases_json(void) {
+  struct buf b;
 
-	buf_init(&b);
-	buf_putc(&b, '{');
-	task_each(add_lease, &b);
-	buf_putc(&b, '}');
-	return buf_take(&b);
+  buf_init(&b);
+  buf_putc(&b, '{');
+  task_each(add_lease, &b);
+  buf_putc(&b, '}');
+  return buf_take(&b);
 }
 
 /* ---- sleeping ---- */
 
-static void on_poll(void *arg)
-{
-	take(arg);
+static void on_poll(void *arg) {
+  take(arg);
 }
 
 /* The next look, at the latest in ms. */
-static void poll_in(struct source_postgres *s, int64_t ms)
-{
-	int64_t due = loop_now_ms(s->loop) + ms;
+static void poll_in(struct source_postgres *s, int64_t ms) {
+  int64_t due = loop_now_ms(s->loop) + ms;
 
-	if (loop_timer_active(&s->poll) && s->poll_due_ms <= due)
-		return;
-	s->poll_due_ms = due;
-	loop_timer_start(s->loop, &s->poll, ms);
+  if (loop_timer_active(&s->poll) && s->poll_due_ms <= due) return;
+  s->poll_due_ms = due;
+  loop_timer_start(s->loop, &s->poll, ms);
 }
 
-static void source_postgres_due_in(struct source *base, int64_t ms)
-{
-	struct source_postgres *s = self(base);
+static void source_postgres_due_in(struct source *base, int64_t ms) {
+  struct source_postgres *s = self(base);
 
-	if (ms < s->poll_interval_ms)
-		poll_in(s, ms + 2);
+  if (ms < s->poll_interval_ms) poll_in(s, ms + 2);
 }
 
-static void on_notify(void *arg, const char *channel, const char *payload)
-{
-	struct source_postgres *s = arg;
+static void on_notify(void *arg, const char *channel, const char *payload) {
+  struct source_postgres *s = arg;
 
-	s->woken = true;
-	take(s);
+  s->woken = true;
+  take(s);
 }
 
 /* ---- taking ---- */
 
-static char *column(struct pgresult *r, int row, int col)
-{
-	return pgresult_null(r, row, col) ? NULL : xstrdup(pgresult_value(r, row, col));
+static char *column(struct pgresult *r, int row, int col) {
+  return pgresult_null(r, row, col) ? NULL : xstrdup(pgresult_value(r, row, col));
 }
 
 /* Columns: run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at */
-static struct run *run_from_row(struct source_postgres *s, struct pgresult *r, int row)
-{
-	struct run *run = run_new(pgresult_value(r, row, 0), pgresult_value(r, row, 1), pgresult_value(r, row, 3),
-	                          (size_t)pgresult_length(r, row, 3));
+static struct run *run_from_row(struct source_postgres *s, struct pgresult *r, int row) {
+  struct run *run = run_new(pgresult_value(r, row, 0), pgresult_value(r, row, 1), pgresult_value(r, row, 3),
+                            (size_t)pgresult_length(r, row, 3));
 
-	run->has_tenant = !pgresult_null(r, row, 2);
-	if (run->has_tenant)
-		run->tenant_id = strtoll(pgresult_value(r, row, 2), NULL, 10);
-	run->deliveries = atoi(pgresult_value(r, row, 4));
-	run->enqueued_at = column(r, row, 5);
-	run->traceparent = column(r, row, 6);
-	run->run_at = column(r, row, 7);
-	run->taken_ms = loop_now_ms(s->loop);
-	return run;
+  run->has_tenant = !pgresult_null(r, row, 2);
+  if (run->has_tenant) run->tenant_id = strtoll(pgresult_value(r, row, 2), NULL, 10);
+  run->deliveries = atoi(pgresult_value(r, row, 4));
+  run->enqueued_at = column(r, row, 5);
+  run->traceparent = column(r, row, 6);
+  run->run_at = column(r, row, 7);
+  run->taken_ms = loop_now_ms(s->loop);
+  return run;
 }
 
-static void note_youngest(struct source_postgres *s, const char *run_at)
-{
-	if (s->youngest && strcmp(s->youngest, run_at) >= 0)
-		return;
-	free(s->youngest);
-	s->youngest = xstrdup(run_at);
+static void note_youngest(struct source_postgres *s, const char *run_at) {
+  if (s->youngest && strcmp(s->youngest, run_at) >= 0) return;
+  free(s->youngest);
+  s->youngest = xstrdup(run_at);
 }
 
-static void on_taken(void *arg, struct pgresult *result)
-{
-	struct source_postgres *s = arg;
-	int n;
+static void on_taken(void *arg, struct pgresult *result) {
+  struct source_postgres *s = arg;
+  int n;
 
-	s->taking = false;
-	if (!pgresult_ok(result)) {
-		const struct err *e = pgresult_err(result);
-		if (e->class != ERR_ENV)
-			log_kv(LOG_ERROR_, "take_failed", "sqlstate", e->sqlstate, "error", e->message, NULL);
-		pgresult_free(result);
-		poll_in(s, s->poll_interval_ms);
-		return;
-	}
-	n = pgresult_rows(result);
-	stats_add(STAT_RUNS_TAKEN, n);
-	for (int i = 0; i < n; i++) {
-		struct run *r = run_from_row(s, result, i);
-		if (n < s->asked)
-			note_youngest(s, r->run_at);
-		s->base.hooks.taken(s->base.hooks.arg, r);
-	}
-	pgresult_free(result);
-	s->woken = s->woken || n > 0;
-	poll_in(s, s->poll_interval_ms);
-	if (s->woken)
-		s->base.hooks.more(s->base.hooks.arg);
+  s->taking = false;
+  if (!pgresult_ok(result)) {
+    const struct err *e = pgresult_err(result);
+    if (e->class != ERR_ENV) log_kv(LOG_ERROR_, "take_failed", "sqlstate", e->sqlstate, "error", e->message, NULL);
+    pgresult_free(result);
+    poll_in(s, s->poll_interval_ms);
+    return;
+  }
+  n = pgresult_rows(result);
+  stats_add(STAT_RUNS_TAKEN, n);
+  for (int i = 0; i < n; i++) {
+    struct run *r = run_from_row(s, result, i);
+    if (n < s->asked) note_youngest(s, r->run_at);
+    s->base.hooks.taken(s->base.hooks.arg, r);
+  }
+  pgresult_free(result);
+  s->woken = s->woken || n > 0;
+  poll_in(s, s->poll_interval_ms);
+  if (s->woken) s->base.hooks.more(s->base.hooks.arg);
 }
 
-static void take(struct source_postgres *s)
-{
-	char limit[16], lease[24];
-	int64_t now = loop_now_ms(s->loop);
-	const char *since = s->youngest;
+static void take(struct source_postgres *s) {
+  char limit[16], lease[24];
+  int64_t now = loop_now_ms(s->loop);
+  const char *since = s->youngest;
 
-	if (s->taking || s->want <= 0 || !control_up(s->control))
-		return;
-	if (now - s->swept_ms >= SWEEP_MS) {
-		since = NULL;
-		s->swept_ms = now;
-	}
-	s->asked = s->want < TAKE_MAX ? s->want : TAKE_MAX;
-	snprintf(limit, sizeof limit, "%d", s->asked);
-	snprintf(lease, sizeof lease, "%" PRId64, s->lease_ms);
-	const char *values[7] = { s->worker_id, s->queues, limit, s->leases, lease, since, s->skip };
-	struct pgquery q = {
-		.sql = "SELECT run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, "
-		       "to_char(run_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') FROM umavez.take_runs($1::uuid, $2::text[], "
-		       "$3::int, $4::jsonb, $5::int, $6::timestamptz - interval '10 seconds', $7::text[])",
-		.nparams = 7, .values = values, .done = on_taken, .arg = s,
-	};
-	s->woken = false;
-	s->taking = control_query(s->control, &q);
+  if (s->taking || s->want <= 0 || !control_up(s->control)) return;
+  if (now - s->swept_ms >= SWEEP_MS) {
+    since = NULL;
+    s->swept_ms = now;
+  }
+  s->asked = s->want < TAKE_MAX ? s->want : TAKE_MAX;
+  snprintf(limit, sizeof limit, "%d", s->asked);
+  snprintf(lease, sizeof lease, "%" PRId64, s->lease_ms);
+  const char *values[7] = {s->worker_id, s->queues, limit, s->leases, lease, since, s->skip};
+  struct pgquery q = {
+      .sql =
+          "SELECT run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, "
+          "to_char(run_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') FROM umavez.take_runs($1::uuid, "
+          "$2::text[], "
+          "$3::int, $4::jsonb, $5::int, $6::timestamptz - interval '10 seconds', $7::text[])",
+      .nparams = 7,
+      .values = values,
+      .done = on_taken,
+      .arg = s,
+  };
+  s->woken = false;
+  s->taking = control_query(s->control, &q);
 }
 
-static void source_postgres_want(struct source *base, int n, const char *const *skip, int nskip)
-{
-	struct source_postgres *s = self(base);
+static void source_postgres_want(struct source *base, int n, const char *const *skip, int nskip) {
+  struct source_postgres *s = self(base);
 
-	free(s->skip);
-	s->skip = array_literal(skip, nskip);
-	s->want = n;
-	/* After the queue was found empty, the poll timer or a notification looks again, not every ended run. */
-	if (n > 0 && (s->woken || !loop_timer_active(&s->poll)))
-		take(s);
+  free(s->skip);
+  s->skip = array_literal(skip, nskip);
+  s->want = n;
+  /* After the queue was found empty, the poll timer or a notification looks again, not every ended run. */
+  if (n > 0 && (s->woken || !loop_timer_active(&s->poll))) take(s);
 }
 
 /* ---- expired leases ---- */
 
-static void on_reaped(void *arg, struct pgresult *result)
-{
-	struct source_postgres *s = arg;
+static void on_reaped(void *arg, struct pgresult *result) {
+  struct source_postgres *s = arg;
 
-	if (pgresult_ok(result) && strcmp(pgresult_value(result, 0, 0), "0") != 0) {
-		log_kv(LOG_WARN_, "leases_expired", "runs", pgresult_value(result, 0, 0), NULL);
-		poll_in(s, 0);
-	}
-	pgresult_free(result);
+  if (pgresult_ok(result) && strcmp(pgresult_value(result, 0, 0), "0") != 0) {
+    stats_add(STAT_RUNS_REAPED, strtoull(pgresult_value(result, 0, 0), NULL, 10));
+    log_kv(LOG_WARN_, "leases_expired", "runs", pgresult_value(result, 0, 0), NULL);
+    poll_in(s, 0);
+  }
+  pgresult_free(result);
 }
 
-static void on_reap(void *arg)
-{
-	struct source_postgres *s = arg;
-	struct pgquery q = { .sql = "SELECT umavez.reap_runs(1000)", .done = on_reaped, .arg = s };
+static void on_reap(void *arg) {
+  struct source_postgres *s = arg;
+  struct pgquery q = {.sql = "SELECT umavez.reap_runs(1000)", .done = on_reaped, .arg = s};
 
-	if (s->want > 0 && control_query(s->control, &q))
-		stats_inc(STAT_REAPS);
-	loop_timer_start(s->loop, &s->reap, REAP_MS);
+  if (s->want > 0 && !control_query(s->control, &q)) log_kv(LOG_DEBUG_, "reap_not_sent", NULL);
+  loop_timer_start(s->loop, &s->reap, REAP_MS);
 }
 
 /* ---- renewing ---- */
 
-static void on_renewed(void *arg, struct pgresult *result)
-{
-	if (!pgresult_ok(result)) {
-		if (pgresult_err(result)->class != ERR_ENV)
-			log_kv(LOG_ERROR_, "renew_failed", "error", pgresult_err(result)->message, NULL);
-	} else {
-		for (int i = 0; i < pgresult_rows(result); i++)
-			log_kv(LOG_DEBUG_, "lease_lost", "run_id", pgresult_value(result, i, 0), NULL);
-	}
-	pgresult_free(result);
+static void on_renewed(void *arg, struct pgresult *result) {
+  if (!pgresult_ok(result)) {
+    if (pgresult_err(result)->class != ERR_ENV)
+      log_kv(LOG_ERROR_, "renew_failed", "error", pgresult_err(result)->message, NULL);
+  } else {
+    for (int i = 0; i < pgresult_rows(result); i++)
+      log_kv(LOG_DEBUG_, "lease_lost", "run_id", pgresult_value(result, i, 0), NULL);
+  }
+  pgresult_free(result);
 }
 
-static void source_postgres_renew(struct source *base, struct run *const *runs, int n)
-{
-	struct source_postgres *s = self(base);
-	struct buf ids, leases;
+static void source_postgres_renew(struct source *base, struct run *const *runs, int n) {
+  struct source_postgres *s = self(base);
+  struct buf ids, leases;
 
-	buf_init(&ids);
-	buf_init(&leases);
-	buf_putc(&ids, '{');
-	buf_putc(&leases, '{');
-	for (int i = 0; i < n; i++) {
-		buf_printf(&ids, i ? ",%s" : "%s", runs[i]->run_id);
-		buf_printf(&leases, i ? ",%" PRId64 : "%" PRId64, runs[i]->task ? runs[i]->task->lease_ms : s->lease_ms);
-	}
-	buf_putc(&ids, '}');
-	buf_putc(&leases, '}');
-	const char *values[3] = { s->worker_id, buf_cstr(&ids), buf_cstr(&leases) };
-	struct pgquery q = { .sql = "SELECT * FROM umavez.renew_runs($1::uuid, $2::uuid[], $3::int[])",
-		             .nparams = 3, .values = values, .done = on_renewed, .arg = s };
-	if (!control_query(s->control, &q))
-		log_kv(LOG_DEBUG_, "renew_not_sent", "runs", log_i64(n), NULL);
-	buf_fini(&ids);
-	buf_fini(&leases);
+  buf_init(&ids);
+  buf_init(&leases);
+  buf_putc(&ids, '{');
+  buf_putc(&leases, '{');
+  for (int i = 0; i < n; i++) {
+    buf_printf(&ids, i ? ",%s" : "%s", runs[i]->run_id);
+    buf_printf(&leases, i ? ",%" PRId64 : "%" PRId64, runs[i]->task ? runs[i]->task->lease_ms : s->lease_ms);
+  }
+  buf_putc(&ids, '}');
+  buf_putc(&leases, '}');
+  const char *values[3] = {s->worker_id, buf_cstr(&ids), buf_cstr(&leases)};
+  struct pgquery q = {.sql = "SELECT * FROM umavez.renew_runs($1::uuid, $2::uuid[], $3::int[])",
+                      .nparams = 3,
+                      .values = values,
+                      .done = on_renewed,
+                      .arg = s};
+  if (!control_query(s->control, &q)) log_kv(LOG_DEBUG_, "renew_not_sent", "runs", log_i64(n), NULL);
+  buf_fini(&ids);
+  buf_fini(&leases);
 }
 
 /* ---- giving back ---- */
 
-static void splice(struct list *to, struct list *from)
-{
-	while (!list_empty(from)) {
-		struct list *n = from->next;
-		list_remove(n);
-		list_push_back(to, n);
-	}
+static void splice(struct list *to, struct list *from) {
+  while (!list_empty(from)) {
+    struct list *n = from->next;
+    list_remove(n);
+    list_push_back(to, n);
+  }
 }
 
-static void source_postgres_give_back(struct source *base, const char *run_id, enum give_back how, int64_t delay_ms)
-{
-	struct source_postgres *s = self(base);
-	struct returned *r = xcalloc(1, sizeof *r);
+static void source_postgres_give_back(struct source *base, const char *run_id, enum give_back how, int64_t delay_ms) {
+  struct source_postgres *s = self(base);
+  struct returned *r = xcalloc(1, sizeof *r);
 
-	list_init(&r->node);
-	memcpy(r->run_id, run_id, sizeof r->run_id);
-	r->how = how;
-	r->delay_ms = delay_ms;
-	list_push_back(&s->returned, &r->node);
-	loop_defer(s->loop, &s->flush);
+  list_init(&r->node);
+  memcpy(r->run_id, run_id, sizeof r->run_id);
+  r->how = how;
+  r->delay_ms = delay_ms;
+  list_push_back(&s->returned, &r->node);
+  loop_defer(s->loop, &s->flush);
 }
 
-static void on_flushed(void *arg, struct pgresult *result)
-{
-	struct source_postgres *s = arg;
+static void on_flushed(void *arg, struct pgresult *result) {
+  struct source_postgres *s = arg;
 
-	if (pgresult_ok(result)) {
-		while (!list_empty(&s->returning)) {
-			struct returned *r = container_of(s->returning.next, struct returned, node);
-			list_remove(&r->node);
-			source_postgres_due_in(&s->base, r->how == GIVE_BACK_BUSY && r->delay_ms > 100 ? 100 : r->delay_ms);
-			free(r);
-		}
-	} else {
-		if (pgresult_err(result)->class != ERR_ENV)
-			log_kv(LOG_ERROR_, "give_back_failed", "error", pgresult_err(result)->message, NULL);
-		splice(&s->returned, &s->returning);
-	}
-	pgresult_free(result);
-	if (!list_empty(&s->returned) && control_up(s->control))
-		loop_defer(s->loop, &s->flush);
+  if (pgresult_ok(result)) {
+    while (!list_empty(&s->returning)) {
+      struct returned *r = container_of(s->returning.next, struct returned, node);
+      list_remove(&r->node);
+      source_postgres_due_in(&s->base, r->how == GIVE_BACK_BUSY && r->delay_ms > 100 ? 100 : r->delay_ms);
+      free(r);
+    }
+  } else {
+    if (pgresult_err(result)->class != ERR_ENV)
+      log_kv(LOG_ERROR_, "give_back_failed", "error", pgresult_err(result)->message, NULL);
+    splice(&s->returned, &s->returning);
+  }
+  pgresult_free(result);
+  if (!list_empty(&s->returned) && control_up(s->control)) loop_defer(s->loop, &s->flush);
 }
 
-static void flush(void *arg)
-{
-	static const char *const reason[] = { "busy", "back", "counted" };
-	struct source_postgres *s = arg;
-	struct buf b[3];
+static void flush(void *arg) {
+  static const char *const reason[] = {"busy", "back", "counted"};
+  struct source_postgres *s = arg;
+  struct buf b[3];
 
-	if (list_empty(&s->returned) || !list_empty(&s->returning) || !control_up(s->control))
-		return;
-	splice(&s->returning, &s->returned);
-	for (int i = 0; i < 3; i++) {
-		buf_init(&b[i]);
-		buf_putc(&b[i], '{');
-	}
-	for (struct list *n = s->returning.next; n != &s->returning; n = n->next) {
-		struct returned *r = container_of(n, struct returned, node);
-		const char *comma = b[0].len > 1 ? "," : "";
-		buf_printf(&b[0], "%s%s", comma, r->run_id);
-		buf_printf(&b[1], "%s%" PRId64, comma, r->delay_ms);
-		buf_printf(&b[2], "%s%s", comma, reason[r->how]);
-	}
-	for (int i = 0; i < 3; i++)
-		buf_putc(&b[i], '}');
-	const char *values[4] = { s->worker_id, buf_cstr(&b[0]), buf_cstr(&b[1]), buf_cstr(&b[2]) };
-	struct pgquery q = { .sql = "SELECT umavez.release_runs($1::uuid, $2::uuid[], $3::bigint[], $4::text[])",
-		             .nparams = 4, .values = values, .done = on_flushed, .arg = s };
-	if (!control_query(s->control, &q))
-		splice(&s->returned, &s->returning);
-	for (int i = 0; i < 3; i++)
-		buf_fini(&b[i]);
+  if (list_empty(&s->returned) || !list_empty(&s->returning) || !control_up(s->control)) return;
+  splice(&s->returning, &s->returned);
+  for (int i = 0; i < 3; i++) {
+    buf_init(&b[i]);
+    buf_putc(&b[i], '{');
+  }
+  for (struct list *n = s->returning.next; n != &s->returning; n = n->next) {
+    struct returned *r = container_of(n, struct returned, node);
+    const char *comma = b[0].len > 1 ? "," : "";
+    buf_printf(&b[0], "%s%s", comma, r->run_id);
+    buf_printf(&b[1], "%s%" PRId64, comma, r->delay_ms);
+    buf_printf(&b[2], "%s%s", comma, reason[r->how]);
+  }
+  for (int i = 0; i < 3; i++)
+    buf_putc(&b[i], '}');
+  const char *values[4] = {s->worker_id, buf_cstr(&b[0]), buf_cstr(&b[1]), buf_cstr(&b[2])};
+  struct pgquery q = {.sql = "SELECT umavez.release_runs($1::uuid, $2::uuid[], $3::bigint[], $4::text[])",
+                      .nparams = 4,
+                      .values = values,
+                      .done = on_flushed,
+                      .arg = s};
+  if (!control_query(s->control, &q)) splice(&s->returned, &s->returning);
+  for (int i = 0; i < 3; i++)
+    buf_fini(&b[i]);
 }
 
-static bool source_postgres_pending(const struct source *base)
-{
-	const struct source_postgres *s = container_of(base, const struct source_postgres, base);
+static bool source_postgres_pending(const struct source *base) {
+  const struct source_postgres *s = container_of(base, const struct source_postgres, base);
 
-	return s->taking || !list_empty(&s->returned) || !list_empty(&s->returning);
+  return s->taking || !list_empty(&s->returned) || !list_empty(&s->returning);
 }
 
 /* ---- life ---- */
 
-static void on_control_up(void *arg)
-{
-	struct source_postgres *s = arg;
-	struct pgquery q = { .sql = "LISTEN umavez_runs", .once = true };
+static void on_control_up(void *arg) {
+  struct source_postgres *s = arg;
+  struct pgquery q = {.sql = "LISTEN umavez_runs", .once = true};
 
-	if (s->listen && !control_query(s->control, &q))
-		bug("a connection that has just come up is down");
-	loop_defer(s->loop, &s->flush);
-	if (s->on_up)
-		s->on_up(s->arg);
-	s->swept_ms = loop_now_ms(s->loop) - SWEEP_MS;
-	poll_in(s, 0);
+  if (s->listen && !control_query(s->control, &q)) bug("a connection that has just come up is down");
+  loop_defer(s->loop, &s->flush);
+  if (s->on_up) s->on_up(s->arg);
+  s->swept_ms = loop_now_ms(s->loop) - SWEEP_MS;
+  poll_in(s, 0);
 }
 
-static void on_control_down(void *arg, const struct err *why)
-{
-	struct source_postgres *s = arg;
+static void on_control_down(void *arg, const struct err *why) {
+  struct source_postgres *s = arg;
 
-	if (s->on_down)
-		s->on_down(s->arg, why);
+  if (s->on_down) s->on_down(s->arg, why);
 }
 
-static void source_postgres_free(struct source *base)
-{
-	struct source_postgres *s = self(base);
+static void source_postgres_free(struct source *base) {
+  struct source_postgres *s = self(base);
 
-	loop_timer_stop(&s->poll);
-	loop_timer_stop(&s->reap);
-	loop_task_cancel(&s->flush);
-	control_free(s->control);
-	splice(&s->returned, &s->returning);
-	while (!list_empty(&s->returned)) {
-		struct returned *r = container_of(s->returned.next, struct returned, node);
-		list_remove(&r->node);
-		free(r);
-	}
-	free(s->worker_id);
-	free(s->queues);
-	free(s->leases);
-	free(s->skip);
-	free(s->youngest);
-	free(s);
+  loop_timer_stop(&s->poll);
+  loop_timer_stop(&s->reap);
+  loop_task_cancel(&s->flush);
+  control_free(s->control);
+  splice(&s->returned, &s->returning);
+  while (!list_empty(&s->returned)) {
+    struct returned *r = container_of(s->returned.next, struct returned, node);
+    list_remove(&r->node);
+    free(r);
+  }
+  free(s->worker_id);
+  free(s->queues);
+  free(s->leases);
+  free(s->skip);
+  free(s->youngest);
+  free(s);
 }
 
 static const struct source_ops ops = {
-	.want = source_postgres_want,
-	.give_back = source_postgres_give_back,
-	.renew = source_postgres_renew,
-	.due_in = source_postgres_due_in,
-	.pending = source_postgres_pending,
-	.free = source_postgres_free,
+    .want = source_postgres_want,
+    .give_back = source_postgres_give_back,
+    .renew = source_postgres_renew,
+    .due_in = source_postgres_due_in,
+    .pending = source_postgres_pending,
+    .free = source_postgres_free,
 };
 
-struct source *source_postgres_new(struct loop *loop, const struct source_postgres_options *o, const struct source_hooks *hooks)
-{
-	struct source_postgres *s = xcalloc(1, sizeof *s);
-	struct control_hooks control_hooks = { on_control_up, on_control_down, on_notify, s };
+struct source *source_postgres_new(struct loop *loop, const struct source_postgres_options *o,
+                                   const struct source_hooks *hooks) {
+  struct source_postgres *s = xcalloc(1, sizeof *s);
+  struct control_hooks control_hooks = {on_control_up, on_control_down, on_notify, s};
 
-	s->base.ops = &ops;
-	s->base.hooks = *hooks;
-	s->loop = loop;
-	s->worker_id = xstrdup(o->worker_id);
-	s->queues = array_literal(o->queues, o->nqueues);
-	s->skip = array_literal(NULL, 0);
-	s->leases = leases_json();
-	s->poll_interval_ms = o->poll_interval_ms;
-	s->lease_ms = o->lease_ms;
-	s->listen = o->listen;
-	s->on_up = o->on_up;
-	s->on_down = o->on_down;
-	s->arg = o->arg;
-	list_init(&s->returned);
-	list_init(&s->returning);
-	loop_task_init(&s->flush, flush, s);
-	loop_timer_init(&s->poll, on_poll, s);
-	loop_timer_init(&s->reap, on_reap, s);
-	loop_timer_start(loop, &s->reap, REAP_MS);
-	s->control = control_new(loop, &o->connection, &control_hooks);
-	return &s->base;
+  s->base.ops = &ops;
+  s->base.hooks = *hooks;
+  s->loop = loop;
+  s->worker_id = xstrdup(o->worker_id);
+  s->queues = array_literal(o->queues, o->nqueues);
+  s->skip = array_literal(NULL, 0);
+  s->leases = leases_json();
+  s->poll_interval_ms = o->poll_interval_ms;
+  s->lease_ms = o->lease_ms;
+  s->listen = o->listen;
+  s->on_up = o->on_up;
+  s->on_down = o->on_down;
+  s->arg = o->arg;
+  list_init(&s->returned);
+  list_init(&s->returning);
+  loop_task_init(&s->flush, flush, s);
+  loop_timer_init(&s->poll, on_poll, s);
+  loop_timer_init(&s->reap, on_reap, s);
+  loop_timer_start(loop, &s->reap, REAP_MS);
+  s->control = control_new(loop, &o->connection, &control_hooks);
+  return &s->base;
 }

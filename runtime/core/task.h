@@ -1,9 +1,12 @@
 /* task: the registry of tasks, as their manifests declare them.
  *
- * What it is    one struct task per declared task, found by name; plain data that the bind layer fills once at start-up.
+ * What it is    one struct task per declared task, found by name; plain data that the bind layer fills once at
+ *               start-up.
  * Owns          every struct task and the strings inside it.
- * Life cycle    task_new → (fields set by the caller) → task_register → … → task_forget_all at the end of the process.
- * Callers       bind registers; runner, sched and source read. Nobody changes a task after task_register but for `running`.
+ * Life cycle    task_new → (fields set by the caller) → task_register → … → task_forget_all at the end of the
+ *               process.
+ * Callers       bind registers; runner, sched and source read. Nobody changes a task after task_register but for
+ *               `running`.
  * Invariants    names are unique; durations are positive milliseconds. */
 #ifndef UMAVEZ_CORE_TASK_H
 #define UMAVEZ_CORE_TASK_H
@@ -20,24 +23,24 @@ enum task_owner { TASK_OWNER_TENANT, TASK_OWNER_PLATFORM };
 enum task_key { TASK_KEY_RUN_ID, TASK_KEY_PATHS, TASK_KEY_FUNCTION };
 
 struct task {
-	struct list node;              /* in the registry */
-	char *name;                    /* "payments.pix" */
-	char *queue;                   /* where enqueue() puts its runs unless told otherwise */
-	enum task_owner owner;
-	enum task_key key;
-	char **key_paths;              /* TASK_KEY_PATHS: dotted paths into args */
-	int nkey_paths;
-	char **fingerprint_paths;      /* empty: the whole args count */
-	int nfingerprint_paths;
-	int64_t lease_ms;              /* how long a silent worker keeps a run, and PX of the gate's processing entry */
-	int64_t timeout_ms;            /* of one handler start */
-	int64_t retention_ms;          /* of a settled ledger row */
-	int max_attempts;              /* deliveries whose handler started */
-	int64_t retry_base_ms, retry_cap_ms;
-	int concurrency;               /* runs of this task at once in one worker; 0: no limit of its own */
-	bool history;                  /* false: a completed run leaves no finished_runs row */
-	bool has_prepare;              /* has a step before the transaction */
-	int running;                   /* runs that sched has started and not yet ended */
+  struct list node; /* in the registry */
+  char *name;       /* "payments.pix" */
+  char *queue;      /* where enqueue() puts its runs unless told otherwise */
+  enum task_owner owner;
+  enum task_key key;
+  char **key_paths; /* TASK_KEY_PATHS: dotted paths into args */
+  int nkey_paths;
+  char **fingerprint_paths; /* empty: the whole args count */
+  int nfingerprint_paths;
+  int64_t lease_ms;     /* how long a silent worker keeps a run, and PX of the gate's processing entry */
+  int64_t timeout_ms;   /* of one handler start */
+  int64_t retention_ms; /* of a settled ledger row */
+  int max_attempts;     /* deliveries whose handler started */
+  int64_t retry_base_ms, retry_cap_ms;
+  int concurrency;  /* runs of this task at once in one worker; 0: no limit of its own */
+  bool history;     /* false: a completed run leaves no finished_runs row */
+  bool has_prepare; /* has a step before the transaction */
+  int running;      /* runs that sched has started and not yet ended */
 };
 
 /* A task with the defaults of the manifest table. Borrows name. Gives the task to the caller until task_register. */

@@ -16,344 +16,319 @@
 #include "io/pgpool.h"
 #include "io/valkey.h"
 
-#define ANSWER_TIMEOUT_MS 10000        /* a silent server on a control connection */
+#define ANSWER_TIMEOUT_MS 10000 /* a silent server on a control connection */
 #define HURRIED_DRAIN_MS 1000
 #define PARTITIONS_MS (6 * 3600 * 1000)
 #define PARTITION_DAYS "7"
 
 struct worker {
-	struct loop *loop;
-	const struct conf *conf;
-	struct worker_hooks hooks;
-	char worker_id[37];
-	struct valkey *valkey;
-	struct gate *gate;
-	struct pgpool *pool;
-	struct control *verdicts;
-	struct source *source;
-	struct runner *runner;
-	struct sched *sched;
-	struct loop_signal term, interrupt;
-	struct loop_timer identity_timer, partitions_timer;
-	bool verdicts_up, leases_up, registered;
-	bool ended;
-	int stops;
-	int exit_code;
-	char *message;
-	struct loop_task end_task;
+  struct loop *loop;
+  const struct conf *conf;
+  struct worker_hooks hooks;
+  char worker_id[37];
+  struct valkey *valkey;
+  struct gate *gate;
+  struct pgpool *pool;
+  struct control *verdicts;
+  struct source *source;
+  struct runner *runner;
+  struct sched *sched;
+  struct loop_signal term, interrupt;
+  struct loop_timer identity_timer, partitions_timer;
+  bool verdicts_up, leases_up, registered;
+  bool ended;
+  int stops;
+  int exit_code;
+  char *message;
+  struct loop_task end_task;
 };
 
-static void end_later(struct worker *w, int exit_code, const char *message)
-{
-	if (w->ended)
-		return;
-	w->ended = true;
-	w->exit_code = exit_code;
-	w->message = message ? xstrdup(message) : NULL;
-	loop_defer(w->loop, &w->end_task);
+static void end_later(struct worker *w, int exit_code, const char *message) {
+  if (w->ended) return;
+  w->ended = true;
+  w->exit_code = exit_code;
+  w->message = message ? xstrdup(message) : NULL;
+  loop_defer(w->loop, &w->end_task);
 }
 
-static void on_end(void *arg)
-{
-	struct worker *w = arg;
+static void on_end(void *arg) {
+  struct worker *w = arg;
 
-	w->hooks.ended(w->hooks.arg, w->exit_code, w->message);
+  w->hooks.ended(w->hooks.arg, w->exit_code, w->message);
 }
 
 /* ---- identity of the database behind us ---- */
 
-static void on_identity(void *arg, struct pgresult *result)
-{
-	struct worker *w = arg;
-	uint8_t secret[64];
-	const char *hex;
-	size_t n;
+static void on_identity(void *arg, struct pgresult *result) {
+  struct worker *w = arg;
+  uint8_t secret[64];
+  const char *hex;
+  size_t n;
 
-	if (!pgresult_ok(result) || pgresult_rows(result) != 1) {
-		log_err(LOG_WARN_, "identity_unknown", pgresult_err(result), NULL);
-		gate_set_identity(w->gate, NULL, NULL, 0);
-		pgresult_free(result);
-		return;
-	}
-	hex = pgresult_value(result, 0, 1);
-	n = strlen(hex) / 2;
-	if (n > sizeof secret || hex_decode(hex, 2 * n, secret) < 0)
-		die("umavez.gate_secret() gave no hexadecimal secret of at most %zu octets", sizeof secret);
-	gate_set_identity(w->gate, pgresult_value(result, 0, 0), secret, n);
-	pgresult_free(result);
+  if (!pgresult_ok(result) || pgresult_rows(result) != 1) {
+    log_err(LOG_WARN_, "identity_unknown", pgresult_err(result), NULL);
+    gate_set_identity(w->gate, NULL, NULL, 0);
+    pgresult_free(result);
+    return;
+  }
+  hex = pgresult_value(result, 0, 1);
+  n = strlen(hex) / 2;
+  if (n > sizeof secret || !hex_decode(hex, 2 * n, secret, n))
+    die("umavez.gate_secret() gave no hexadecimal secret of at most %zu octets", sizeof secret);
+  gate_set_identity(w->gate, pgresult_value(result, 0, 0), secret, n);
+  pgresult_free(result);
 }
 
-static void read_identity(void *arg)
-{
-	struct worker *w = arg;
-	struct pgquery q = { .sql = "SELECT umavez.database_identity(), encode(umavez.gate_secret(), 'hex')", .done = on_identity, .arg = w };
+static void read_identity(void *arg) {
+  struct worker *w = arg;
+  struct pgquery q = {
+      .sql = "SELECT umavez.database_identity(), encode(umavez.gate_secret(), 'hex')", .done = on_identity, .arg = w};
 
-	if (w->valkey && !control_query(w->verdicts, &q))
-		gate_set_identity(w->gate, NULL, NULL, 0);
-	loop_timer_start(w->loop, &w->identity_timer, w->conf->identity_interval_ms);
+  if (w->valkey && !control_query(w->verdicts, &q)) gate_set_identity(w->gate, NULL, NULL, 0);
+  loop_timer_start(w->loop, &w->identity_timer, w->conf->identity_interval_ms);
 }
 
 /* ---- what is told to the database at start ---- */
 
-static void on_partitions(void *arg, struct pgresult *result)
-{
-	if (!pgresult_ok(result))
-		log_err(LOG_WARN_, "partitions_not_made", pgresult_err(result), NULL);
-	pgresult_free(result);
+static void on_partitions(void *arg, struct pgresult *result) {
+  if (!pgresult_ok(result)) log_err(LOG_WARN_, "partitions_not_made", pgresult_err(result), NULL);
+  pgresult_free(result);
 }
 
-static void make_partitions(void *arg)
-{
-	struct worker *w = arg;
-	struct pgquery q = { .sql = "SELECT umavez.make_partitions(" PARTITION_DAYS ")", .done = on_partitions, .arg = w };
+static void make_partitions(void *arg) {
+  struct worker *w = arg;
+  struct pgquery q = {.sql = "SELECT umavez.make_partitions(" PARTITION_DAYS ")", .done = on_partitions, .arg = w};
 
-	if (!control_query(w->verdicts, &q))
-		log_kv(LOG_DEBUG_, "partitions_not_made", "why", "PostgreSQL is away", NULL);
-	loop_timer_start(w->loop, &w->partitions_timer, PARTITIONS_MS);
+  if (!control_query(w->verdicts, &q)) log_kv(LOG_DEBUG_, "partitions_not_made", "why", "PostgreSQL is away", NULL);
+  loop_timer_start(w->loop, &w->partitions_timer, PARTITIONS_MS);
 }
 
-static void add_task(void *arg, struct task *t)
-{
-	struct buf *b = arg;
+static void add_task(void *arg, struct task *t) {
+  struct buf *b = arg;
 
-	buf_puts(b, b->len > 1 ? ",{\"task\":" : "{\"task\":");
-	json_write_string_lossy(b, t->name, strlen(t->name), 1024);
-	buf_printf(b, ",\"owner\":\"%s\",\"queue\":", t->owner == TASK_OWNER_TENANT ? "tenant" : "platform");
-	json_write_string_lossy(b, t->queue, strlen(t->queue), 1024);
-	buf_putc(b, '}');
+  buf_puts(b, b->len > 1 ? ",{\"task\":" : "{\"task\":");
+  json_write_string_lossy(b, t->name, strlen(t->name), 1024);
+  buf_printf(b, ",\"owner\":\"%s\",\"queue\":", t->owner == TASK_OWNER_TENANT ? "tenant" : "platform");
+  json_write_string_lossy(b, t->queue, strlen(t->queue), 1024);
+  buf_putc(b, '}');
 }
 
-static void maybe_start(struct worker *w)
-{
-	if (w->verdicts_up && w->leases_up && w->registered && w->stops == 0)
-		sched_start(w->sched);
+static void maybe_start(struct worker *w) {
+  if (w->verdicts_up && w->leases_up && w->registered && w->stops == 0) sched_start(w->sched);
 }
 
 /* 3F000, 42883, 42501, 42P01: the schema is not there, or not ours to use. Waiting does not help. */
-static bool is_not_migrated(const struct err *e)
-{
-	return strcmp(e->sqlstate, "3F000") == 0 || strcmp(e->sqlstate, "42883") == 0 || strcmp(e->sqlstate, "42P01") == 0 ||
-	       strcmp(e->sqlstate, "42501") == 0;
+static bool is_not_migrated(const struct err *e) {
+  return strcmp(e->sqlstate, "3F000") == 0 || strcmp(e->sqlstate, "42883") == 0 || strcmp(e->sqlstate, "42P01") == 0 ||
+         strcmp(e->sqlstate, "42501") == 0;
 }
 
-static void on_registered(void *arg, struct pgresult *result)
-{
-	struct worker *w = arg;
-	const struct err *e = pgresult_err(result);
+static void on_registered(void *arg, struct pgresult *result) {
+  struct worker *w = arg;
+  const struct err *e = pgresult_err(result);
 
-	if (pgresult_ok(result)) {
-		w->registered = true;
-		log_kv(LOG_INFO_, "worker_ready", "worker_id", w->worker_id, NULL);
-		maybe_start(w);
-	} else if (is_not_migrated(e)) {
-		struct buf b;
-		buf_init(&b);
-		buf_printf(&b, "the database is not ready for this worker: %s (run 'umavez migrate', and grant umavez_worker to this role)",
-		           e->message);
-		end_later(w, 4, buf_cstr(&b));
-		buf_fini(&b);
-	} else if (e->class != ERR_ENV) {
-		log_err(LOG_ERROR_, "tasks_not_registered", e, NULL);
-	}
-	pgresult_free(result);
+  if (pgresult_ok(result)) {
+    w->registered = true;
+    log_kv(LOG_INFO_, "worker_ready", "worker_id", w->worker_id, NULL);
+    maybe_start(w);
+  } else if (is_not_migrated(e)) {
+    struct buf b;
+    buf_init(&b);
+    buf_printf(
+        &b,
+        "the database is not ready for this worker: %s (run 'umavez migrate', and grant umavez_worker to this role)",
+        e->message);
+    end_later(w, 4, buf_cstr(&b));
+    buf_fini(&b);
+  } else if (e->class != ERR_ENV) {
+    log_err(LOG_ERROR_, "tasks_not_registered", e, NULL);
+  }
+  pgresult_free(result);
 }
 
-static void register_tasks(struct worker *w)
-{
-	struct buf b;
-	const char *values[1];
+static void register_tasks(struct worker *w) {
+  struct buf b;
+  const char *values[1];
 
-	buf_init(&b);
-	buf_putc(&b, '[');
-	task_each(add_task, &b);
-	buf_putc(&b, ']');
-	values[0] = buf_cstr(&b);
-	struct pgquery q = { .sql = "SELECT umavez.register_tasks($1::jsonb)", .nparams = 1, .values = values, .done = on_registered, .arg = w };
-	if (!control_query(w->verdicts, &q))
-		bug("a connection that has just come up is down");
-	buf_fini(&b);
+  buf_init(&b);
+  buf_putc(&b, '[');
+  task_each(add_task, &b);
+  buf_putc(&b, ']');
+  values[0] = buf_cstr(&b);
+  struct pgquery q = {.sql = "SELECT umavez.register_tasks($1::jsonb)",
+                      .nparams = 1,
+                      .values = values,
+                      .done = on_registered,
+                      .arg = w};
+  if (!control_query(w->verdicts, &q)) bug("a connection that has just come up is down");
+  buf_fini(&b);
 }
 
 /* ---- PostgreSQL comes and goes ---- */
 
-static void on_verdicts_up(void *arg)
-{
-	struct worker *w = arg;
+static void on_verdicts_up(void *arg) {
+  struct worker *w = arg;
 
-	w->verdicts_up = true;
-	read_identity(w);
-	if (!w->registered)
-		register_tasks(w);
-	make_partitions(w);
-	maybe_start(w);
+  w->verdicts_up = true;
+  read_identity(w);
+  if (!w->registered) register_tasks(w);
+  make_partitions(w);
+  maybe_start(w);
 }
 
-static void paused(struct worker *w, const struct err *why)
-{
-	gate_set_identity(w->gate, NULL, NULL, 0);
-	if (why->class == ERR_INPUT && !w->registered) {
-		end_later(w, 4, why->message);
-		return;
-	}
-	if (w->sched)
-		sched_pause(w->sched);
+static void paused(struct worker *w, const struct err *why) {
+  gate_set_identity(w->gate, NULL, NULL, 0);
+  if (why->class == ERR_INPUT && !w->registered) {
+    end_later(w, 4, why->message);
+    return;
+  }
+  if (w->sched) sched_pause(w->sched);
 }
 
-static void on_verdicts_down(void *arg, const struct err *why)
-{
-	struct worker *w = arg;
+static void on_verdicts_down(void *arg, const struct err *why) {
+  struct worker *w = arg;
 
-	w->verdicts_up = false;
-	paused(w, why);
+  w->verdicts_up = false;
+  paused(w, why);
 }
 
-static void on_leases_up(void *arg)
-{
-	struct worker *w = arg;
+static void on_leases_up(void *arg) {
+  struct worker *w = arg;
 
-	w->leases_up = true;
-	maybe_start(w);
+  w->leases_up = true;
+  maybe_start(w);
 }
 
-static void on_leases_down(void *arg, const struct err *why)
-{
-	struct worker *w = arg;
+static void on_leases_down(void *arg, const struct err *why) {
+  struct worker *w = arg;
 
-	w->leases_up = false;
-	paused(w, why);
+  w->leases_up = false;
+  paused(w, why);
 }
 
 /* ---- stopping ---- */
 
-static void on_drained(void *arg, int left)
-{
-	struct worker *w = arg;
+static void on_drained(void *arg, int left) {
+  struct worker *w = arg;
 
-	log_kv(LOG_INFO_, "worker_drained", "left", log_i64(left), NULL);
-	end_later(w, left > 0, left > 0 ? "some runs could not be given back; they are redelivered when their leases end" : NULL);
+  log_kv(LOG_INFO_, "worker_drained", "left", log_i64(left), NULL);
+  end_later(w, left > 0,
+            left > 0 ? "some runs could not be given back; they are redelivered when their leases end" : NULL);
 }
 
-void worker_stop(struct worker *w)
-{
-	int64_t timeout = w->stops == 0 ? w->conf->drain_timeout_ms : w->stops == 1 ? HURRIED_DRAIN_MS : 0;
+void worker_stop(struct worker *w) {
+  int64_t timeout = w->stops == 0 ? w->conf->drain_timeout_ms : w->stops == 1 ? HURRIED_DRAIN_MS : 0;
 
-	w->stops++;
-	log_kv(LOG_INFO_, "worker_draining", "runs", log_i64(sched_in_flight(w->sched)), "timeout_ms", log_i64(timeout), NULL);
-	sched_drain(w->sched, timeout, on_drained, w);
+  w->stops++;
+  log_kv(LOG_INFO_, "worker_draining", "runs", log_i64(sched_in_flight(w->sched)), "timeout_ms", log_i64(timeout),
+         NULL);
+  sched_drain(w->sched, timeout, on_drained, w);
 }
 
-static void on_signal(void *arg)
-{
-	worker_stop(arg);
+static void on_signal(void *arg) {
+  worker_stop(arg);
 }
 
 /* ---- life ---- */
 
 struct queues {
-	const char **name;
-	int n;
+  const char **name;
+  int n;
 };
 
-static void add_queue(void *arg, struct task *t)
-{
-	struct queues *q = arg;
+static void add_queue(void *arg, struct task *t) {
+  struct queues *q = arg;
 
-	for (int i = 0; i < q->n; i++)
-		if (strcmp(q->name[i], t->queue) == 0)
-			return;
-	q->name = xrealloc(q->name, (size_t)(q->n + 1) * sizeof *q->name);
-	q->name[q->n++] = t->queue;
+  for (int i = 0; i < q->n; i++)
+    if (strcmp(q->name[i], t->queue) == 0) return;
+  q->name = xrealloc(q->name, (size_t)(q->n + 1) * sizeof *q->name);
+  q->name[q->n++] = t->queue;
 }
 
 /* Those of the setting; else "default" and all that the manifests name. */
-static void collect_queues(const struct conf *conf, struct queues *q)
-{
-	q->name = xmalloc((size_t)(conf->queues.n + 1) * sizeof *q->name);
-	q->n = 0;
-	for (int i = 0; i < conf->queues.n; i++)
-		q->name[q->n++] = conf->queues.items[i];
-	if (q->n > 0)
-		return;
-	q->name[q->n++] = "default";
-	task_each(add_queue, q);
+static void collect_queues(const struct conf *conf, struct queues *q) {
+  q->name = xmalloc((size_t)(conf->queues.n + 1) * sizeof *q->name);
+  q->n = 0;
+  for (int i = 0; i < conf->queues.n; i++)
+    q->name[q->n++] = conf->queues.items[i];
+  if (q->n > 0) return;
+  q->name[q->n++] = "default";
+  task_each(add_queue, q);
 }
 
-static void make_source(struct worker *w)
-{
-	struct queues queues;
-	struct source_hooks hooks = { sched_on_taken, sched_on_more, w->sched };
+static void make_source(struct worker *w) {
+  struct queues queues;
+  struct source_hooks hooks = {sched_on_taken, sched_on_more, w->sched};
 
-	collect_queues(w->conf, &queues);
-	struct source_postgres_options options = {
-		.connection = { "leases", w->conf->database_url, w->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS, w->conf->prepare },
-		.worker_id = w->worker_id,
-		.queues = queues.name,
-		.nqueues = queues.n,
-		.poll_interval_ms = w->conf->poll_interval_ms,
-		.lease_ms = w->conf->lease_ms,
-		.listen = w->conf->prepare,
-		.on_up = on_leases_up,
-		.on_down = on_leases_down,
-		.arg = w,
-	};
-	w->source = source_postgres_new(w->loop, &options, &hooks);
-	free(queues.name);
+  collect_queues(w->conf, &queues);
+  struct source_postgres_options options = {
+      .connection = {"leases", w->conf->database_url, w->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS, w->conf->prepare},
+      .worker_id = w->worker_id,
+      .queues = queues.name,
+      .nqueues = queues.n,
+      .poll_interval_ms = w->conf->poll_interval_ms,
+      .lease_ms = w->conf->lease_ms,
+      .listen = w->conf->prepare,
+      .on_up = on_leases_up,
+      .on_down = on_leases_down,
+      .arg = w,
+  };
+  w->source = source_postgres_new(w->loop, &options, &hooks);
+  free(queues.name);
 }
 
-struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops, const struct worker_hooks *hooks,
-                          struct err *e)
-{
-	struct worker *w = xcalloc(1, sizeof *w);
-	struct control_options verdicts = { "verdicts", conf->database_url, conf->connect_timeout_ms, ANSWER_TIMEOUT_MS, conf->prepare };
-	struct control_hooks verdict_hooks = { .on_up = on_verdicts_up, .on_down = on_verdicts_down, .arg = w };
-	struct sched_options sched_options = { (int)conf->pool_size, (int)conf->prefetch };
+struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
+                          const struct worker_hooks *hooks, struct err *e) {
+  struct worker *w = xcalloc(1, sizeof *w);
+  struct control_options verdicts = {"verdicts", conf->database_url, conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
+                                     conf->prepare};
+  struct control_hooks verdict_hooks = {.on_up = on_verdicts_up, .on_down = on_verdicts_down, .arg = w};
+  struct sched_options sched_options = {(int)conf->pool_size, (int)conf->prefetch};
 
-	w->loop = loop;
-	w->conf = conf;
-	w->hooks = *hooks;
-	uuid_v4(w->worker_id);
-	if (conf->valkey_url[0]) {
-		w->valkey = valkey_new(loop, conf->valkey_url, conf->gate_timeout_ms, conf->valkey_prefix, e);
-		if (!w->valkey) {
-			free(w);
-			return NULL;
-		}
-	}
-	loop_task_init(&w->end_task, on_end, w);
-	loop_timer_init(&w->identity_timer, read_identity, w);
-	loop_timer_init(&w->partitions_timer, make_partitions, w);
-	w->gate = gate_new(w->valkey, conf->valkey_prefix, conf->replay_cache_ms);
-	w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
-	w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
-	w->sched = sched_new(loop, &sched_options);
-	make_source(w);
-	struct runner_hooks runner_hooks = { sched_on_ended, w->sched };
-	w->runner = runner_new(loop, w->gate, w->verdicts, w->pool, w->source, w->worker_id, &runner_hooks);
-	runner_set_handler(w->runner, ops);
-	sched_connect(w->sched, w->source, w->runner, w->gate);
-	loop_signal_init(&w->term, on_signal, w);
-	loop_signal_init(&w->interrupt, on_signal, w);
-	loop_signal_start(loop, &w->term, SIGTERM);
-	loop_signal_start(loop, &w->interrupt, SIGINT);
-	return w;
+  w->loop = loop;
+  w->conf = conf;
+  w->hooks = *hooks;
+  uuid_v4(w->worker_id);
+  if (conf->valkey_url[0]) {
+    w->valkey = valkey_new(loop, conf->valkey_url, conf->gate_timeout_ms, conf->valkey_prefix, e);
+    if (!w->valkey) {
+      free(w);
+      return NULL;
+    }
+  }
+  loop_task_init(&w->end_task, on_end, w);
+  loop_timer_init(&w->identity_timer, read_identity, w);
+  loop_timer_init(&w->partitions_timer, make_partitions, w);
+  w->gate = gate_new(w->valkey, conf->valkey_prefix, conf->replay_cache_ms);
+  w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
+  w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
+  w->sched = sched_new(loop, &sched_options);
+  make_source(w);
+  struct runner_hooks runner_hooks = {sched_on_ended, w->sched};
+  w->runner = runner_new(loop, w->gate, w->verdicts, w->pool, w->source, w->worker_id, &runner_hooks);
+  runner_set_handler(w->runner, ops);
+  sched_connect(w->sched, w->source, w->runner, w->gate);
+  loop_signal_init(&w->term, on_signal, w);
+  loop_signal_init(&w->interrupt, on_signal, w);
+  loop_signal_start(loop, &w->term, SIGTERM);
+  loop_signal_start(loop, &w->interrupt, SIGINT);
+  return w;
 }
 
-void worker_free(struct worker *w)
-{
-	if (!w)
-		return;
-	loop_signal_stop(&w->term);
-	loop_signal_stop(&w->interrupt);
-	loop_timer_stop(&w->identity_timer);
-	loop_timer_stop(&w->partitions_timer);
-	loop_task_cancel(&w->end_task);
-	sched_free(w->sched);
-	runner_free(w->runner);
-	source_free(w->source);
-	control_free(w->verdicts);
-	pgpool_close_later(w->pool);
-	gate_free(w->gate);
-	valkey_free(w->valkey);
-	free(w->message);
-	free(w);
+void worker_free(struct worker *w) {
+  if (!w) return;
+  loop_signal_stop(&w->term);
+  loop_signal_stop(&w->interrupt);
+  loop_timer_stop(&w->identity_timer);
+  loop_timer_stop(&w->partitions_timer);
+  loop_task_cancel(&w->end_task);
+  sched_free(w->sched);
+  runner_free(w->runner);
+  source_free(w->source);
+  control_free(w->verdicts);
+  pgpool_close_later(w->pool);
+  gate_free(w->gate);
+  valkey_free(w->valkey);
+  free(w->message);
+  free(w);
 }

@@ -1,6 +1,6 @@
 /* worker: one worker process's life: connections, gate, runner, sched, identity of the database, signals.
  *
- *   worker_new ─► (PostgreSQL up: register tasks, read identity) ─► taking ─SIGTERM─► draining ─► ended(exit code) ─► worker_free
+ *   worker_new ─► (PostgreSQL up: register tasks, read identity) ─► taking ─SIGTERM─► draining ─► ended ─► worker_free
  *
  * A supervisor with several such children comes later; nothing here knows of it. */
 #ifndef UMAVEZ_PROC_WORKER_H
@@ -13,14 +13,16 @@
 struct worker;
 
 struct worker_hooks {
-	/* Once, at the safe point. 0: drained. 1: some runs could not be given back. 4: the database cannot be used (message names why). */
-	void (*ended)(void *arg, int exit_code, const char *message);
-	void *arg;
+  /* Once, at the safe point. 0: drained. 1: some runs could not be given back. 4: the database cannot be used
+   * (message names why). */
+  void (*ended)(void *arg, int exit_code, const char *message);
+  void *arg;
 };
 
-/* Tasks must be registered (core/task.h) before. Keeps conf and ops; copies hooks. NULL: e says which setting is wrong. */
-struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops, const struct worker_hooks *hooks,
-                          struct err *e) MUST_CHECK;
+/* Tasks must be registered (core/task.h) before. Keeps conf and ops; copies hooks. NULL: e says which setting is
+ * wrong. */
+struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
+                          const struct worker_hooks *hooks, struct err *e) MUST_CHECK;
 /* As SIGTERM does: the first call drains within drain_timeout, the second within a second, the third at once. */
 void worker_stop(struct worker *w);
 void worker_free(struct worker *w);
