@@ -85,7 +85,7 @@ class Auditor:
 
     def effect_settled(self):
         return self._rows("an effect without its own completed run and ledger row (run_id, task, key, run's status, replay, ledger status)", f"""
-            SELECT e.run_id, e.task, e.key, f.status, f.replay, l.status FROM effects e
+            SELECT e.run_id, e.task, e.key, f.status, f.replay, l.status AS ledger_status FROM effects e
             LEFT JOIN umavez.finished_runs f ON f.run_id = e.run_id
             LEFT JOIN {self._LEDGER} l ON l.idempotency_key = f.idempotency_key AND l.tenant_id IS NOT DISTINCT FROM f.tenant_id
             WHERE f.run_id IS NULL OR f.status <> 'completed' OR f.replay OR f.tenant_id IS DISTINCT FROM e.tenant_id OR f.task <> e.task
@@ -115,7 +115,7 @@ class Auditor:
 
     def replays_equal(self):
         return self._rows("a replay that differs from the ledger (run_id, status, outcome, ledger's status, outcome)", f"""
-            SELECT f.run_id, f.status, f.outcome, l.status, l.outcome FROM umavez.finished_runs f
+            SELECT f.run_id, f.status, f.outcome, l.status AS ledger_status, l.outcome AS ledger_outcome FROM umavez.finished_runs f
             JOIN {self._LEDGER} l ON l.idempotency_key = f.idempotency_key AND l.tenant_id IS NOT DISTINCT FROM f.tenant_id
             WHERE (f.replay OR coalesce(f.outcome ->> 'code', '') <> ALL (%s)) AND (f.status <> l.status OR f.outcome::text <> l.outcome::text)""",
                           list(OUTSIDE_LEDGER)) + self._rows("a replay of what the ledger does not hold (run_id)", f"""
