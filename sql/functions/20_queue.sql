@@ -1,0 +1,375 @@
+-- The queue: enqueue, take, renew, give back, end.
+
+-- Sleeping workers and NOTIFY. A commit with a NOTIFY holds a lock of the whole database, so that enqueueing with one NOTIFY each
+-- would be serial. So NOTIFY umavez_runs is sent only when a worker sleeps, and by one transaction at a time:
+--   - a worker that runs out of work calls sleep_begin() on the session that LISTENs and sleep_end() when it has woken up; in
+--     between it holds advisory lock ('umav', 1) in shared mode. If the worker dies, its session's end frees it.
+--   - enqueue asks whether anybody holds that lock, by taking it exclusively without waiting and giving it back in the same
+--     expression (nothing can interrupt in between). Another session's probe in that microsecond looks like a sleeper: harmless.
+--   - only who gets lock ('umav', 2) until its commit sends the NOTIFY: nobody ever waits for somebody else's.
+-- A wake-up may be lost: when the one that notifies commits before a run that relied on it, or when it commits late. Workers
+-- poll anyhow. The numbers are two-integer keys, a space apart from the ledger's (one bigint).
+CREATE OR REPLACE FUNCTION umavez.wake() RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+BEGIN
+  IF (CASE WHEN pg_try_advisory_lock(1970102646, 1) THEN NOT pg_advisory_unlock(1970102646, 1) ELSE true END)
+     AND pg_try_advisory_xact_lock(1970102646, 2) THEN
+    PERFORM pg_notify('umavez_runs', '');
+  END IF;
+END $fn$;
+
+-- Each sleep_begin() needs one sleep_end() on the same session. sleep_begin() may wait for a probe, a few microseconds.
+CREATE OR REPLACE FUNCTION umavez.sleep_begin() RETURNS void
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+  SELECT pg_advisory_lock_shared(1970102646, 1);
+$fn$;
+
+CREATE OR REPLACE FUNCTION umavez.sleep_end() RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+  SELECT pg_advisory_unlock_shared(1970102646, 1);
+$fn$;
+
+-- enqueue: one run, inside the caller's transaction. The same run_id with the same content is one run, however often and from
+-- wherever it is enqueued; with other content it raises UV003. A run that has ended already is not enqueued again.
+-- An unknown tenant raises 23503.
+CREATE OR REPLACE FUNCTION umavez.enqueue(
+  task text, args jsonb DEFAULT '{}', tenant_id bigint DEFAULT NULL, run_id uuid DEFAULT NULL, run_at timestamptz DEFAULT NULL,
+  queue text DEFAULT NULL, priority integer DEFAULT NULL, traceparent text DEFAULT NULL) RETURNS uuid
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+#variable_conflict use_column
+DECLARE
+  v_run_id uuid := coalesce(enqueue.run_id, gen_random_uuid());
+BEGIN
+  INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
+  VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'),
+          coalesce(enqueue.queue, (SELECT t.queue FROM umavez.tasks t WHERE t.name = enqueue.task), 'default'),
+          coalesce(enqueue.priority, 2), coalesce(enqueue.run_at, clock_timestamp()), enqueue.traceparent)
+  ON CONFLICT (run_id) DO NOTHING;
+  IF enqueue.run_id IS NOT NULL THEN
+    IF umavez.settle_enqueued(ARRAY[v_run_id], ARRAY[enqueue.task], ARRAY[enqueue.tenant_id], ARRAY[coalesce(enqueue.args, '{}')],
+                              CASE WHEN FOUND THEN ARRAY[v_run_id] ELSE '{}' END) = 0 THEN
+      RETURN v_run_id;
+    END IF;
+  END IF;
+  IF enqueue.run_at IS NULL OR enqueue.run_at <= clock_timestamp() THEN
+    PERFORM umavez.wake();
+  END IF;
+  RETURN v_run_id;
+END $fn$;
+
+-- What callers of enqueue named a run_id for, after the INSERT; p_new are the ids that it has inserted. Takes those away again that
+-- have ended before (looked up after the INSERT, which waits for whoever is just ending the run, so that none is both live and
+-- finished), and raises UV003 for other content. Gives the number of runs that stay newly enqueued.
+CREATE OR REPLACE FUNCTION umavez.settle_enqueued(
+  p_ids uuid[], p_tasks text[], p_tenants bigint[], p_args jsonb[], p_new uuid[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $fn$
+DECLARE
+  v_ended uuid[]; v_other uuid;
+BEGIN
+  SELECT array_agg(DISTINCT f.run_id),
+         min(f.run_id::text) FILTER (WHERE f.task <> w.task OR f.tenant_id IS DISTINCT FROM w.tenant_id OR f.args <> w.args)::uuid
+    INTO v_ended, v_other
+    FROM unnest(p_ids, p_tasks, p_tenants, p_args) AS w(run_id, task, tenant_id, args)
+    JOIN umavez.finished_runs f ON f.run_id = w.run_id;
+  IF v_other IS NULL THEN
+    SELECT w.run_id INTO v_other
+      FROM unnest(p_ids, p_tasks, p_tenants, p_args) AS w(run_id, task, tenant_id, args)
+      JOIN umavez.runs r ON r.run_id = w.run_id
+     WHERE r.task <> w.task OR r.tenant_id IS DISTINCT FROM w.tenant_id OR r.args <> w.args
+     LIMIT 1;
+  END IF;
+  IF v_other IS NOT NULL THEN
+    RAISE EXCEPTION 'run_id % is in use for another run', v_other USING ERRCODE = 'UV003',
+      HINT = 'A run_id names one run: the same task, args and tenant each time.';
+  END IF;
+  IF v_ended IS NOT NULL THEN
+    DELETE FROM umavez.runs r WHERE r.run_id = ANY (v_ended) AND r.run_id = ANY (p_new);
+  END IF;
+  RETURN (SELECT count(*) FROM unnest(p_new) AS n(run_id) WHERE NOT n.run_id = ANY (coalesce(v_ended, '{}')));
+END $fn$;
+
+-- enqueue_many: an array of objects with the names of enqueue's parameters. Gives the number of runs newly enqueued. They are due
+-- in the array's order, and inserted in the order of run_id, so that two calls with the same ids cannot deadlock.
+CREATE OR REPLACE FUNCTION umavez.enqueue_many(runs jsonb) RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+#variable_conflict use_column
+DECLARE
+  v_bad jsonb; v_new uuid[]; v_named record; v_count bigint; v_due boolean;
+BEGIN
+  SELECT e INTO v_bad FROM jsonb_array_elements(enqueue_many.runs) e
+   WHERE jsonb_typeof(e) <> 'object' OR e->>'task' IS NULL
+      OR e - '{task,args,tenant_id,run_id,run_at,queue,priority,traceparent}'::text[] <> '{}'
+   LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'not a run: %', left(v_bad::text, 200) USING ERRCODE = 'invalid_parameter_value',
+      HINT = 'An object with task, and perhaps args, tenant_id, run_id, run_at, queue, priority, traceparent.';
+  END IF;
+
+  WITH wanted AS MATERIALIZED (
+    SELECT coalesce(w.run_id, gen_random_uuid()) AS run_id, w.task, w.tenant_id, coalesce(w.args, '{}') AS args, w.queue,
+           coalesce(w.priority, 2) AS priority, coalesce(w.run_at, clock_timestamp()) AS run_at, w.traceparent
+      FROM jsonb_to_recordset(enqueue_many.runs) AS w(task text, args jsonb, tenant_id bigint, run_id uuid, run_at timestamptz,
+                                                      queue text, priority integer, traceparent text)
+  ), made AS (
+    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
+    SELECT w.run_id, w.task, w.tenant_id, w.args, coalesce(w.queue, t.queue, 'default'), w.priority, w.run_at, w.traceparent
+      FROM wanted w LEFT JOIN umavez.tasks t ON t.name = w.task
+     ORDER BY w.run_id
+    ON CONFLICT (run_id) DO NOTHING
+    RETURNING run_id, run_at
+  )
+  SELECT array_agg(m.run_id), count(*), bool_or(m.run_at <= clock_timestamp()) INTO v_new, v_count, v_due FROM made m;
+
+  SELECT array_agg(w.run_id) AS ids, array_agg(w.task) AS tasks, array_agg(w.tenant_id) AS tenants,
+         array_agg(coalesce(w.args, '{}')) AS args
+    INTO v_named
+    FROM jsonb_to_recordset(enqueue_many.runs) AS w(task text, args jsonb, tenant_id bigint, run_id uuid)
+   WHERE w.run_id IS NOT NULL;
+  IF v_named.ids IS NOT NULL THEN
+    v_count := umavez.settle_enqueued(v_named.ids, v_named.tasks, v_named.tenants, v_named.args, coalesce(v_new, '{}'));
+  END IF;
+  IF v_due AND v_count > 0 THEN
+    PERFORM umavez.wake();
+  END IF;
+  RETURN v_count;
+END $fn$;
+
+-- register_tasks: what a worker serves, told at its start. Writes only what has changed.
+CREATE OR REPLACE FUNCTION umavez.register_tasks(tasks jsonb) RETURNS void
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+  INSERT INTO umavez.tasks AS t (name, owner, queue)
+  SELECT r.task, r.owner, coalesce(r.queue, 'default')
+    FROM jsonb_to_recordset($1) AS r(task text, owner text, queue text)
+   ORDER BY r.task
+  ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, queue = excluded.queue, updated_at = clock_timestamp()
+   WHERE (t.owner, t.queue) IS DISTINCT FROM (excluded.owner, excluded.queue);
+$fn$;
+
+-- take_runs: up to p_limit due runs for this worker, priority 1 first, then by run_at; among several queues of a priority in random
+-- order, so that none starves. p_leases gives leases by task, {"payments.pix": 30000}; p_lease_ms is for all others. Runs of
+-- p_skip_tasks stay. Nobody waits for anybody (SKIP LOCKED), and no run goes to two workers. Under REPEATABLE READ and
+-- SERIALIZABLE two takers can get 40001: call it in a READ COMMITTED transaction.
+--
+-- Marks. An index entry of a run that was taken stays until vacuum takes it away, which a foreign snapshot can delay for hours.
+-- Each take would then read all of them again, from the oldest on. So umavez.marks remembers for each queue and priority up to
+-- where everything has been taken, and takes begin there. What lies before a mark nevertheless (enqueued by a transaction that
+-- committed later than the slack allows for, or skipped when its taker's transaction was rolled back) is found by beginning at the
+-- very start now and then: every second, or, where that is expensive, as often as keeps it below half a percent of the time. One
+-- taker at a time looks after the marks; it writes them only while there is work. Priorities have marks of their own, because a
+-- backlog of a low priority lies behind newer runs of a higher one.
+--
+-- p_since says how much of the past the caller allows to be stepped over: NULL nothing (begin at the very start), 'infinity' all
+-- that the marks have proved to be taken; that is what a worker passes. What lies after p_since is read in any case.
+CREATE OR REPLACE FUNCTION umavez.take_runs(
+  p_worker uuid, p_queues text[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz DEFAULT NULL,
+  p_skip_tasks text[] DEFAULT NULL)
+RETURNS TABLE (run_id uuid, task text, tenant_id bigint, args text, deliveries integer, enqueued_at timestamptz, traceparent text,
+               run_at timestamptz)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $fn$
+#variable_conflict use_column
+DECLARE
+  slack constant interval := '2 seconds';
+  v_now constant timestamptz := clock_timestamp();
+  v_queue text[]; v_priority integer[]; v_marks timestamptz[];    -- the probes, in their order
+  v_moved_at timestamptz; v_full boolean; v_keeper boolean := false; v_elapsed interval;
+  v_taken integer := 0; v_last integer; v_head timestamptz; v_run record;
+BEGIN
+  SELECT array_agg(p.queue ORDER BY p.priority, p.place), array_agg(p.priority ORDER BY p.priority, p.place),
+         array_agg(coalesce(p.since, '-infinity') ORDER BY p.priority, p.place),
+         min(coalesce(p.moved_at, '-infinity')), bool_or(coalesce(p.full_at <= v_now, true))
+    INTO v_queue, v_priority, v_marks, v_moved_at, v_full
+    FROM (SELECT q.queue, q.place, g.priority, m.since[g.priority] AS since, m.moved_at, m.full_at
+            FROM (SELECT u.queue, random() AS place FROM unnest(p_queues) AS u(queue) OFFSET 0) q
+            CROSS JOIN generate_series(1, 4) AS g(priority)
+            LEFT JOIN umavez.marks m ON m.name = 'take:' || q.queue) p;
+  IF v_full OR v_moved_at <= v_now - slack THEN
+    v_keeper := pg_try_advisory_xact_lock(1970102646, 3);
+  END IF;
+  v_full := p_since IS NULL OR v_full AND v_keeper;
+
+  FOR v_run IN
+    WITH picked AS MATERIALIZED (
+      SELECT c.run_id, p.nr
+        FROM unnest(v_queue, v_priority, v_marks) WITH ORDINALITY AS p(queue, priority, mark, nr)
+        CROSS JOIN LATERAL (
+          SELECT r.run_id
+            FROM umavez.runs r
+           WHERE r.state = 'available' AND r.queue = p.queue AND r.priority = p.priority
+             AND r.run_at >= CASE WHEN v_full THEN '-infinity' ELSE least(p.mark, p_since) END AND r.run_at <= v_now AND r.task <> ALL (coalesce(p_skip_tasks, '{}'))
+           ORDER BY r.run_at
+           LIMIT p_limit
+             FOR UPDATE SKIP LOCKED) c
+       LIMIT p_limit
+    )
+    UPDATE umavez.runs t
+       SET state = 'running', deliveries = t.deliveries + 1, worker_id = p_worker,
+           lease_until = clock_timestamp()
+                         + coalesce((p_leases->>t.task)::bigint, p_lease_ms) * interval '1 millisecond'
+      FROM picked
+     WHERE t.run_id = picked.run_id
+    RETURNING t.run_id, t.task, t.tenant_id, t.args::text AS args, t.deliveries, t.enqueued_at, t.traceparent, t.run_at, picked.nr
+  LOOP
+    v_taken := v_taken + 1;
+    v_last := v_run.nr;
+    v_head := v_run.run_at;
+    run_id := v_run.run_id; task := v_run.task; tenant_id := v_run.tenant_id; args := v_run.args;
+    deliveries := v_run.deliveries; enqueued_at := v_run.enqueued_at; traceparent := v_run.traceparent; run_at := v_run.run_at;
+    RETURN NEXT;
+  END LOOP;
+
+  v_elapsed := clock_timestamp() - v_now;
+  IF v_keeper AND (v_taken > 0 OR v_elapsed > interval '2 milliseconds') THEN
+    -- If the limit was not reached, nothing that was due at v_now is left. Otherwise that holds for the probes before the one that
+    -- gave the last run; this one begins at that run next time; those after it were not asked. Skipped tasks leave runs behind.
+    INSERT INTO umavez.marks AS m (name, since, moved_at, full_at)
+    SELECT 'take:' || p.queue,
+           array_agg(CASE WHEN cardinality(p_skip_tasks) > 0 OR (v_taken >= p_limit AND p.nr > v_last) THEN p.mark
+                          WHEN v_taken >= p_limit AND p.nr = v_last THEN v_head - slack
+                          ELSE v_now - slack END ORDER BY p.priority),
+           v_now, CASE WHEN v_full THEN v_now + greatest(interval '1 second', 200 * v_elapsed) ELSE '-infinity' END
+      FROM unnest(v_queue, v_priority, v_marks) WITH ORDINALITY AS p(queue, priority, mark, nr)
+     GROUP BY p.queue
+    ON CONFLICT (name) DO UPDATE
+       SET since = excluded.since, moved_at = excluded.moved_at,
+           full_at = CASE WHEN v_full THEN excluded.full_at ELSE m.full_at END;
+  END IF;
+END $fn$;
+
+-- reap_runs: makes runs available again whose lease is over; their delivery stays counted, since their handler may have begun.
+-- It has a mark as take_runs has.
+CREATE OR REPLACE FUNCTION umavez.reap_runs(p_limit integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $fn$
+DECLARE
+  slack constant interval := '2 seconds';
+  v_now constant timestamptz := clock_timestamp();
+  v_since timestamptz; v_full boolean := true; v_elapsed interval; v_reaped bigint;
+BEGIN
+  SELECT m.since[1], m.full_at <= v_now INTO v_since, v_full FROM umavez.marks m WHERE m.name = 'reap';
+  v_full := coalesce(v_full, true);
+  WITH dead AS MATERIALIZED (
+    SELECT r.run_id
+      FROM umavez.runs r
+     WHERE r.state = 'running' AND r.lease_until < v_now
+       AND r.lease_until >= CASE WHEN v_full THEN '-infinity' ELSE v_since END
+     ORDER BY r.lease_until
+     LIMIT p_limit
+       FOR UPDATE SKIP LOCKED
+  )
+  UPDATE umavez.runs t
+     SET state = 'available', run_at = clock_timestamp(), lease_until = NULL, worker_id = NULL
+    FROM dead
+   WHERE t.run_id = dead.run_id;
+  GET DIAGNOSTICS v_reaped = ROW_COUNT;
+  v_elapsed := clock_timestamp() - v_now;
+  IF v_reaped < p_limit AND v_elapsed > interval '2 milliseconds' AND pg_try_advisory_xact_lock(1970102646, 3) THEN
+    INSERT INTO umavez.marks AS m (name, since, moved_at, full_at)
+    VALUES ('reap', ARRAY[v_now - slack], v_now, v_now + greatest(interval '1 second', 200 * v_elapsed))
+    ON CONFLICT (name) DO UPDATE
+       SET since = excluded.since, moved_at = excluded.moved_at,
+           full_at = CASE WHEN v_full THEN excluded.full_at ELSE m.full_at END;
+  END IF;
+  RETURN v_reaped;
+END $fn$;
+
+-- renew_runs: the leases of runs in flight, p_leases_ms from now. Gives those that this worker does not hold any more. Commits
+-- without waiting for a standby, so that a standby's absence cannot cost a lease.
+CREATE OR REPLACE FUNCTION umavez.renew_runs(p_worker uuid, p_runs uuid[], p_leases_ms bigint[]) RETURNS SETOF uuid
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $fn$
+BEGIN
+  PERFORM set_config('synchronous_commit', 'local', true)
+   WHERE current_setting('synchronous_commit') NOT IN ('off', 'local');
+  RETURN QUERY
+  WITH held AS MATERIALIZED (
+    SELECT r.run_id, w.lease_ms
+      FROM unnest(p_runs, p_leases_ms) AS w(run_id, lease_ms)
+      JOIN umavez.runs r ON r.run_id = w.run_id
+     WHERE r.worker_id = p_worker AND r.state = 'running'
+     ORDER BY r.run_id
+       FOR UPDATE OF r
+  ), renewed AS (
+    UPDATE umavez.runs t
+       SET lease_until = clock_timestamp() + held.lease_ms * interval '1 millisecond'
+      FROM held
+     WHERE t.run_id = held.run_id
+    RETURNING t.run_id
+  )
+  SELECT w.run_id FROM unnest(p_runs) AS w(run_id)
+  EXCEPT
+  SELECT renewed.run_id FROM renewed;
+END $fn$;
+
+-- release_runs: gives runs back that the worker still holds (others are left alone). Reasons:
+--   busy     the key was held: this delivery is not counted. Due in p_delay, and at the latest in 100 ms, 200 ms, … 6.4 s (twice as
+--            long each time in a row), less up to a quarter so that duplicates do not come all at once
+--   back     not begun (drain, PostgreSQL away, no room): not counted, due in p_delay
+--   counted  due in p_delay, counted
+CREATE OR REPLACE FUNCTION umavez.release_runs(p_worker uuid, p_runs uuid[], p_delays_ms bigint[], p_reasons text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $fn$
+BEGIN
+  IF EXISTS (SELECT 1 FROM unnest(p_reasons) AS r WHERE r IS NULL OR r NOT IN ('busy', 'back', 'counted')) THEN
+    RAISE EXCEPTION 'a reason is busy, back or counted' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  WITH held AS MATERIALIZED (
+    SELECT r.run_id, coalesce(w.delay_ms, 0) AS delay_ms, w.delay_ms AS asked_ms, w.reason
+      FROM unnest(p_runs, p_delays_ms, p_reasons) AS w(run_id, delay_ms, reason)
+      JOIN umavez.runs r ON r.run_id = w.run_id
+     WHERE r.worker_id = p_worker AND r.state = 'running'
+     ORDER BY r.run_id
+       FOR UPDATE OF r
+  )
+  UPDATE umavez.runs t
+     SET state = 'available', lease_until = NULL, worker_id = NULL,
+         deliveries = greatest(0, t.deliveries - CASE held.reason WHEN 'counted' THEN 0 ELSE 1 END),
+         busy = CASE held.reason WHEN 'busy' THEN t.busy + 1 ELSE 0 END,
+         run_at = clock_timestamp() + interval '1 millisecond'
+                  * CASE held.reason WHEN 'busy' THEN least(held.asked_ms, 100 * 2 ^ least(t.busy, 6)) * (1 - random() / 4)
+                                     ELSE held.delay_ms END
+    FROM held
+   WHERE t.run_id = held.run_id;
+  IF FOUND AND 0 >= ANY (p_delays_ms) THEN
+    PERFORM umavez.wake();
+  END IF;
+END $fn$;
+
+-- end_run: ends a run without a word to the ledger (key_missing, key_reused, owner_mismatch, …). Failed runs keep their args.
+CREATE OR REPLACE FUNCTION umavez.end_run(
+  p_run uuid, p_status text, p_outcome jsonb, p_failure jsonb, p_key bytea DEFAULT NULL, p_attempt integer DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+BEGIN
+  WITH gone AS (
+    DELETE FROM umavez.runs r WHERE r.run_id = p_run RETURNING r.*
+  )
+  INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, failure, args, deliveries,
+                                    attempt, idempotency_key, enqueued_at, finished_at, worker_id, traceparent)
+  SELECT g.run_id, g.task, g.tenant_id, g.queue, g.priority, p_status, false, coalesce(p_outcome, '{}'), p_failure,
+         CASE WHEN p_status <> 'completed' THEN g.args END, g.deliveries, p_attempt, p_key, g.enqueued_at, clock_timestamp(),
+         g.worker_id, g.traceparent
+    FROM gone g;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'run % is gone', p_run USING ERRCODE = 'UV002';
+  END IF;
+END $fn$;
+
+-- reschedule_run: due again in p_delay_ms, whoever holds its lease; the delivery stays counted.
+CREATE OR REPLACE FUNCTION umavez.reschedule_run(p_run uuid, p_delay_ms bigint, p_failure jsonb DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+BEGIN
+  UPDATE umavez.runs r
+     SET state = 'available', lease_until = NULL, worker_id = NULL, busy = 0, failure = coalesce(p_failure, r.failure),
+         run_at = clock_timestamp() + coalesce(p_delay_ms, 0) * interval '1 millisecond'
+   WHERE r.run_id = p_run;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'run % is gone', p_run USING ERRCODE = 'UV002';
+  END IF;
+END $fn$;

@@ -1,0 +1,62 @@
+-- Roles. Both are group roles without login: GRANT umavez_worker TO the role that the worker logs in as.
+--   umavez_worker    what a worker needs: the functions below, and to read which version of the schema this is. No table of umavez
+--                    is open to it, so a handler cannot get past the functions; the application's tables are granted by the
+--                    application.
+--   umavez_operator  the command line: reads everything but the gate's secret, enqueues, retries and purges.
+-- Whoever only enqueues needs USAGE on the schema and EXECUTE on umavez.enqueue or umavez.enqueue_many.
+-- Where this role may not create roles and they are not there, nothing is granted, and it says so; grants that others have made
+-- are left as they are.
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA umavez FROM PUBLIC;
+
+DO $roles$
+DECLARE
+  v_role text;
+BEGIN
+  FOREACH v_role IN ARRAY ARRAY['umavez_worker', 'umavez_operator'] LOOP
+    IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = v_role) THEN
+      BEGIN
+        EXECUTE format('CREATE ROLE %I NOLOGIN', v_role);
+      EXCEPTION
+        WHEN duplicate_object OR unique_violation THEN NULL;     -- somebody else was quicker
+        WHEN insufficient_privilege THEN
+          RAISE NOTICE 'role % is missing and may not be created here: create it and migrate again', v_role;
+      END;
+    END IF;
+    CONTINUE WHEN NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = v_role);
+    EXECUTE format('GRANT USAGE ON SCHEMA umavez TO %I', v_role);
+    IF to_regclass('umavez.migrations') IS NOT NULL THEN
+      EXECUTE format('GRANT SELECT ON umavez.migrations TO %I', v_role);
+    END IF;
+    EXECUTE format('GRANT EXECUTE ON FUNCTION
+      umavez.enqueue(text, jsonb, bigint, uuid, timestamptz, text, integer, text), umavez.enqueue_many(jsonb),
+      umavez.purge_keys(integer), umavez.purge_finished(interval), umavez.make_partitions(integer),
+      umavez.database_identity() TO %I', v_role);
+  END LOOP;
+
+  IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'umavez_worker') THEN
+    GRANT EXECUTE ON FUNCTION
+      umavez.register_tasks(jsonb), umavez.take_runs(uuid, text[], integer, jsonb, bigint, timestamptz, text[]),
+      umavez.reap_runs(integer), umavez.renew_runs(uuid, uuid[], bigint[]), umavez.release_runs(uuid, uuid[], bigint[], text[]),
+      umavez.sleep_begin(), umavez.sleep_end(), umavez.wake(),
+      umavez.end_run(uuid, text, jsonb, jsonb, bytea, integer), umavez.reschedule_run(uuid, bigint, jsonb),
+      umavez.begin_run(bigint, bytea, bytea, bigint, bigint), umavez.claim(bigint, bytea, bytea, bigint),
+      umavez.complete(bigint, bigint, integer, jsonb, bigint), umavez.fail(bigint, bigint, integer, text, jsonb, bigint),
+      umavez.renew(bigint, bigint, integer, bigint), umavez.release(bigint, bigint, integer),
+      umavez.complete_run(uuid, bigint, bytea, bigint, integer, jsonb, bigint, boolean),
+      umavez.fail_run(uuid, bigint, bytea, bigint, integer, boolean, jsonb, jsonb, bigint, bigint, boolean),
+      umavez.fail_lost_run(uuid, uuid, bigint, bytea, bytea, boolean, jsonb, jsonb, bigint, bigint, boolean),
+      umavez.ack_replay(uuid, bigint, bytea, bytea, boolean), umavez.resolve_commit(uuid, bigint, bytea, bigint, integer),
+      umavez.gate_secret()
+      TO umavez_worker;
+  END IF;
+
+  IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'umavez_operator') THEN
+    GRANT SELECT ON umavez.idempotency_keys, umavez.platform_idempotency_keys, umavez.tasks, umavez.runs, umavez.finished_runs,
+      umavez.marks, umavez.purge_zones TO umavez_operator;
+    GRANT EXECUTE ON FUNCTION umavez.retry_run(uuid) TO umavez_operator;
+  END IF;
+END $roles$;
+
+-- Each migration leaves a week of partitions ahead; the task maintenance.purge keeps making them.
+DO $ahead$ BEGIN PERFORM umavez.make_partitions(7); END $ahead$;
