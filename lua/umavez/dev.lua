@@ -162,7 +162,8 @@ function Dev:init_cluster()
   end
   -- Made beside its place, then moved: what a killed initdb leaves is never taken for a cluster.
   local ok, why = self:as_user(([[sh -c %s]]):format(quote(([[
-    rm -rf data.new && %s/initdb -D data.new -U %s --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync >initdb.log &&
+    rm -rf data.new &&
+    %s/initdb -D data.new -U %s --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync >initdb.log &&
     rm -rf data && mv data.new data]]):format(self:bin(), SUPERUSER))))
   if not ok then
     fail("initdb failed:\n", why)

@@ -1,5 +1,5 @@
---- Running other programs: what `umavez dev` and the demo need of processes and files.
--- Everything here blocks; nothing of it belongs into a task.
+--- Shell commands, locks and files for `umavez dev` and the migrations. Everything here blocks; nothing of it belongs
+-- into a task. Processes and clocks: umavez.sys.
 -- @module umavez.shell
 
 local ffi = require("ffi")
@@ -9,7 +9,6 @@ int open(const char *path, int flags, int mode);
 int flock(int fd, int operation);
 int close(int fd);
 unsigned geteuid(void);
-int isatty(int fd);
 ]]
 
 local O_RDWR_CREAT_CLOEXEC, LOCK_EX = 0x80042, 2
@@ -40,15 +39,6 @@ function M.run(command)
   local output, code = all:match("^(.*)\n(%d+)$")
   code = tonumber(code) or 255
   return code == 0, ((output or all):gsub("\n$", "")), code
-end
-
---- Start a program that outlives this call.
--- @tparam {string,...} argv
--- @tparam string log file that takes what it writes, appended
--- @treturn int pid
-function M.spawn(argv, log)
-  local ok, pid = M.run(("setsid %s >>%s 2>&1 </dev/null & echo $!"):format(M.quote(argv), M.quote(log)))
-  return ok and tonumber(pid) or error("cannot start " .. argv[1] .. ": " .. pid)
 end
 
 --- Send a signal.
@@ -104,12 +94,6 @@ end
 --- @treturn boolean whether this process is root
 function M.is_root()
   return ffi.C.geteuid() == 0
-end
-
---- @tparam int fd
--- @treturn boolean whether it is a terminal
-function M.is_terminal(fd)
-  return ffi.C.isatty(fd) == 1
 end
 
 --- @tparam string path

@@ -1,0 +1,132 @@
+--- What the commands share: exit codes, errors that a user sees, tables and JSON on standard output.
+-- @module umavez.cli
+
+local M = {}
+
+--- Exit codes, documented in docs/cli.md.
+M.EXIT = { ok = 0, failed = 1, usage = 2, config = 3, database = 4 }
+
+--- Raise an error that the user sees as a message, without a traceback.
+-- @tparam string kind a name of EXIT
+-- @tparam string format for string.format
+-- @param ... its values
+function M.fail(kind, format, ...)
+  local message = select("#", ...) > 0 and format:format(...) or format
+  error({ exit = M.EXIT[kind], message = message }, 0)
+end
+
+--- An error's exit code and message: ours, or a binding's error object.
+-- @tparam table err
+-- @treturn int
+-- @treturn string
+function M.describe(err)
+  local message = tostring(err.message or err.code or "failed")
+  local sqlstate = err.sqlstate
+  if sqlstate and sqlstate ~= "" then
+    message = ("%s (SQLSTATE %s)"):format(message, sqlstate)
+  end
+  if err.detail and err.detail ~= "" then
+    message = message .. "\n" .. tostring(err.detail)
+  end
+  return err.exit or M.EXIT.failed, message
+end
+
+--- @treturn boolean whether the list holds the value
+function M.contains(list, value)
+  for _, item in ipairs(list) do
+    if item == value then
+      return true
+    end
+  end
+  return false
+end
+
+local function distance(a, b)
+  local row = {}
+  for j = 0, #b do
+    row[j] = j
+  end
+  for i = 1, #a do
+    local diagonal = row[0]
+    row[0] = i
+    for j = 1, #b do
+      local above = row[j]
+      local cost = a:byte(i) == b:byte(j) and 0 or 1
+      row[j] = math.min(above + 1, row[j - 1] + 1, diagonal + cost)
+      diagonal = above
+    end
+  end
+  return row[#b]
+end
+
+--- Name the nearest of the known words.
+-- @tparam string word
+-- @tparam {string,...} known
+-- @treturn string `; did you mean "…"?`, or nothing when none is near
+function M.did_you_mean(word, known)
+  local best, best_distance = nil, math.max(2, math.floor(#word / 3)) + 1
+  for _, candidate in ipairs(known) do
+    local d = distance(word, candidate)
+    if d < best_distance then
+      best, best_distance = candidate, d
+    end
+  end
+  return best and ("; did you mean \"%s\"?"):format(best) or ""
+end
+
+-- Bytes that begin a character: what a terminal gives a column, near enough.
+local function width(text)
+  return select(2, text:gsub("[^\128-\191]", ""))
+end
+
+--- Print rows as columns.
+-- @tparam {string,...} heads
+-- @tparam {table,...} rows arrays of cells; nil (false in the middle of a row) shows as "-"
+function M.print_table(heads, rows)
+  local widths, text = {}, { heads }
+  for i, row in ipairs(rows) do
+    text[i + 1] = {}
+    for c = 1, #heads do
+      local cell = row[c]
+      if cell == nil or cell == false then
+        cell = "-"
+      end
+      text[i + 1][c] = tostring(cell)
+    end
+  end
+  for _, row in ipairs(text) do
+    for c, cell in ipairs(row) do
+      widths[c] = math.max(widths[c] or 0, width(cell))
+    end
+  end
+  for _, row in ipairs(text) do
+    local line = {}
+    for c, cell in ipairs(row) do
+      line[c] = cell .. (" "):rep(widths[c] - width(cell))
+    end
+    print((table.concat(line, "  "):gsub(" +$", "")))
+  end
+end
+
+--- Print names and values, one a line.
+-- @tparam {table,...} pairs arrays of name and value; a value that is nil leaves its line out
+function M.print_fields(fields)
+  for _, field in ipairs(fields) do
+    if field[2] ~= nil then
+      local value = tostring(field[2]):gsub("\n", "\n" .. (" "):rep(16))
+      print(("%-15s %s"):format(field[1], value))
+    end
+  end
+end
+
+--- Print a value as one line of JSON.
+function M.print_json(value)
+  print(require("umavez.json").encode(value))
+end
+
+--- Write a note to standard error.
+function M.note(format, ...)
+  io.stderr:write("umavez: ", format:format(...), "\n")
+end
+
+return M

@@ -1,0 +1,115 @@
+--- `umavez show`: everything that the database knows of one run.
+-- @module umavez.cli.show
+
+local cli = require("umavez.cli")
+local database = require("umavez.cli.database")
+local settings = require("umavez.cli.settings")
+
+local M = { summary = "show one run: state, deliveries, key, ledger row, outcome, failure" }
+
+M.examples = { "umavez show 0b8f1f5e-6a7e-4b1c-9d4e-3c2a1f0e9d8c", "umavez show RUN_ID --json | jq .outcome" }
+M.settings = { "database_url", "connect_timeout" }
+
+function M.configure(parser)
+  parser:argument("run_id", "The run.")
+  parser:flag("--args", "Show the run's args too (they may hold what logs must not).")
+  parser:flag("--json", "Print one JSON object.")
+end
+
+-- Everything as text: nothing of a jsonb value is changed on its way through Lua.
+local LIVE = [[
+SELECT run_id::text, task, tenant_id::text, queue, priority, state, false AS replay, deliveries, busy,
+       NULL::int AS attempt, enqueued_at::text, run_at::text, lease_until::text, NULL AS finished_at, worker_id::text, traceparent,
+       NULL AS key_digest, NULL AS outcome, failure::text, args::text
+  FROM umavez.runs WHERE run_id = $1::uuid]]
+
+local FINISHED = [[
+SELECT run_id::text, task, tenant_id::text, queue, priority, status AS state, replay, deliveries,
+       NULL::int AS busy, attempt, enqueued_at::text, NULL AS run_at, NULL AS lease_until, finished_at::text, worker_id::text, traceparent,
+       encode(idempotency_key, 'hex') AS key_digest, outcome::text, failure::text, args::text
+  FROM umavez.finished_runs WHERE run_id = $1::uuid ORDER BY finished_at DESC LIMIT 1]]
+
+local LEDGER = [[
+SELECT id::text, status, attempt, encode(request_fingerprint, 'hex') AS fingerprint, outcome::text,
+       expires_at::text, created_at::text, updated_at::text, expires_at <= clock_timestamp() AS expired
+  FROM umavez.%s WHERE idempotency_key = decode($1, 'hex') %s]]
+
+local function ledger_row(db, run)
+  if not run.key_digest then
+    return nil
+  elseif run.tenant_id then
+    return db:one(LEDGER:format("idempotency_keys", "AND tenant_id = $2::bigint"), run.key_digest, run.tenant_id)
+  end
+  return db:one(LEDGER:format("platform_idempotency_keys", ""), run.key_digest)
+end
+
+local function plain_failure(failure)
+  if not failure then
+    return nil
+  end
+  local value = require("umavez.json").decode(failure)
+  local lines = { ("%s: %s"):format(tostring(value.code or "error"), tostring(value.message or "")) }
+  for _, name in ipairs { "sqlstate", "constraint", "detail" } do
+    if value[name] then
+      lines[#lines + 1] = name .. ": " .. tostring(value[name])
+    end
+  end
+  if value.traceback then
+    lines[#lines + 1] = tostring(value.traceback)
+  end
+  return table.concat(lines, "\n")
+end
+
+local function print_run(run, ledger, with_args)
+  cli.print_fields {
+    { "run", run.run_id }, { "task", run.task },
+    { "owner", run.tenant_id and "tenant " .. run.tenant_id or "platform" },
+    { "state", run.state .. (run.replay and " (answered as a replay)" or "") },
+    { "queue", run.queue .. ", priority " .. tostring(run.priority) },
+    { "deliveries", run.deliveries }, { "attempt", run.attempt }, { "busy", run.busy },
+    { "enqueued at", run.enqueued_at }, { "due at", run.run_at }, { "leased until", run.lease_until },
+    { "finished at", run.finished_at }, { "worker", run.worker_id }, { "traceparent", run.traceparent },
+    { "key digest", run.key_digest or "(known when the run has ended)" },
+    { "args", with_args and (run.args or "(not kept)") or nil },
+    { "outcome", run.outcome }, { "failure", plain_failure(run.failure) },
+  }
+  if not ledger then
+    print(("%-15s %s"):format("ledger", run.key_digest and "no row: purged, or never claimed" or "-"))
+    return
+  end
+  print("ledger")
+  cli.print_fields {
+    { "  id", ledger.id }, { "  status", ledger.status }, { "  attempt", ledger.attempt },
+    { "  fingerprint", ledger.fingerprint }, { "  outcome", ledger.outcome },
+    { "  expires at", ledger.expires_at .. (ledger.expired and " (counts as absent)" or "") },
+    { "  created at", ledger.created_at }, { "  updated at", ledger.updated_at },
+  }
+end
+
+local function print_run_as_json(run, ledger, with_args)
+  local json = require("umavez.json")
+  local function raw(text)
+    return text and json.decode(text) or nil
+  end
+  run.args = with_args and raw(run.args) or nil
+  run.outcome, run.failure = raw(run.outcome), raw(run.failure)
+  if ledger then
+    ledger.outcome = raw(ledger.outcome)
+  end
+  run.ledger = ledger
+  cli.print_json(run)
+end
+
+function M.run(args)
+  database.check_uuid(args.run_id)
+  local db = database.open_migrated(settings.load(args))
+  local run = db:one(LIVE, args.run_id) or db:one(FINISHED, args.run_id)
+  if not run then
+    cli.fail("failed", "there is no run %s (it may have been purged, or its task keeps no history)", args.run_id)
+  end
+  local ledger = ledger_row(db, run)
+  local print_it = args.json and print_run_as_json or print_run
+  print_it(run, ledger, args.args)
+end
+
+return M

@@ -1,0 +1,32 @@
+--- `umavez worker`: take runs from the queue and run their tasks.
+-- @module umavez.cli.worker
+
+local cli = require("umavez.cli")
+local database = require("umavez.cli.database")
+local settings = require("umavez.cli.settings")
+local tasks = require("umavez.cli.tasks")
+
+local M = { summary = "run tasks: take runs from the queue until told to stop" }
+
+M.examples = {
+  "umavez worker",
+  "umavez worker --queues payments,default --log-format json",
+  "kill -TERM PID     (finish what runs within drain_timeout, give the rest back, exit 0)",
+}
+M.settings = "all"
+
+function M.run(args)
+  local conf = settings.load(args)
+  local found, faults = tasks.load(conf)
+  if #faults > 0 then
+    for _, fault in ipairs(faults) do
+      io.stderr:write(tostring(fault), "\n")
+    end
+    cli.fail("config", "%d faults in the manifests under %s; nothing was started (`umavez check` shows them too)",
+      #faults, conf.tasks_dir)
+  end
+  database.check_schema(conf)
+  return require("umavez.worker").run(conf, found)
+end
+
+return M
