@@ -19,13 +19,14 @@ end
 -- Everything as text: nothing of a jsonb value is changed on its way through Lua.
 local LIVE = [[
 SELECT run_id::text, task, tenant_id::text, queue, priority, state, false AS replay, deliveries, busy,
-       NULL::int AS attempt, enqueued_at::text, run_at::text, lease_until::text, NULL AS finished_at, worker_id::text, traceparent,
-       NULL AS key_digest, NULL AS outcome, failure::text, args::text
+       NULL::int AS attempt, enqueued_at::text, run_at::text, lease_until::text, NULL AS finished_at, worker_id::text,
+       traceparent, NULL AS key_digest, NULL AS outcome, failure::text, args::text
   FROM umavez.runs WHERE run_id = $1::uuid]]
 
 local FINISHED = [[
 SELECT run_id::text, task, tenant_id::text, queue, priority, status AS state, replay, deliveries,
-       NULL::int AS busy, attempt, enqueued_at::text, NULL AS run_at, NULL AS lease_until, finished_at::text, worker_id::text, traceparent,
+       NULL::int AS busy, attempt, enqueued_at::text, NULL AS run_at, NULL AS lease_until, finished_at::text,
+       worker_id::text, traceparent,
        encode(idempotency_key, 'hex') AS key_digest, outcome::text, failure::text, args::text
   FROM umavez.finished_runs WHERE run_id = $1::uuid ORDER BY finished_at DESC LIMIT 1]]
 
