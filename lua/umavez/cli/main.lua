@@ -101,7 +101,7 @@ function M.main(argv)
   local alias = { ["-h"] = "help", ["--help"] = "help", ["-V"] = "version", ["--version"] = "version" }
   name = alias[name] or name
   if not cli.contains(M.COMMANDS, name) then
-    io.stderr:write(("umavez: unknown command \"%s\"%s; `umavez help` lists them\n"):format(
+    io.stderr:write(("umavez: unknown command \"%s\"%s (`umavez help` lists them)\n"):format(
       name, cli.did_you_mean(name, M.COMMANDS)))
     return cli.EXIT.usage
   end
