@@ -416,13 +416,9 @@ bool ledger_put_off(struct control *c, struct run *r, ledger_done *done) {
   return send_control(c, r, "SELECT umavez.reschedule_run($1::uuid, $2::bigint, $3::jsonb)", &p, on_plain, done);
 }
 
-void ledger_cancel_backend(struct control *c, int pid) {
+bool ledger_cancel(struct control *c, struct run *r, int pid, ledger_done *done) {
   struct params p = {.n = 0};
-  struct pgquery q = {.sql = "SELECT pg_catalog.pg_cancel_backend($1::int)", .done = on_ignored};
 
   add_int(&p, pid);
-  q.nparams = p.n;
-  q.values = p.value;
-  if (!control_query(c, &q))
-    log_kv(LOG_WARN_, "cancel_not_sent", "pid", p.value[0], "why", "the control connection is down", NULL);
+  return send_control(c, r, "SELECT pg_catalog.pg_cancel_backend($1::int)", &p, on_plain, done);
 }

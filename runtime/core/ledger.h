@@ -67,7 +67,7 @@ bool ledger_resolve(struct control *c, struct run *r, ledger_done *done) MUST_CH
 bool ledger_end(struct control *c, struct run *r, ledger_done *done) MUST_CHECK;
 /* Puts the run off by r->delay_ms with r->failure, without touching the ledger. */
 bool ledger_put_off(struct control *c, struct run *r, ledger_done *done) MUST_CHECK;
-/* Cancels what a backend is doing. Fire and forget. */
-void ledger_cancel_backend(struct control *c, int pid);
+/* Cancels what the backend pid is doing; done comes when the request has been delivered. */
+bool ledger_cancel(struct control *c, struct run *r, int pid, ledger_done *done) MUST_CHECK;
 
 #endif

@@ -223,12 +223,31 @@ static void after_stop(struct run *r) {
     runner_fail(r);
 }
 
+/* STOPPING ends when the statement has ended and the cancel request has been answered: one that is still under way could
+ * hit the connection's next user. */
+static void maybe_stopped(struct run *r) {
+  if (r->pending > 0 || r->call) return;
+  run_timer_stop(r);
+  after_stop(r);
+}
+
+static void on_cancelled(struct run *r, struct ledger_call *call) {
+  maybe_stopped(r);
+}
+
+static void close_connection(struct run *r) {
+  struct pgconn *conn = r->conn;
+
+  r->conn = NULL;
+  pgpool_discard(r->runner->pool, conn);
+}
+
 static void on_cancel_deadline(void *arg) {
   struct run *r = arg;
 
   log_kv(LOG_WARN_, "cancel_ignored", "run_id", r->run_id, "task", r->task_name, "why",
          "the statement did not end after it was cancelled: its connection is closed", NULL);
-  pgconn_close_later(r->conn);
+  if (r->conn) close_connection(r);
 }
 
 /* Drops the handler's coroutine; what it was waiting for is cancelled on the server. */
@@ -241,8 +260,10 @@ static void stop_handler(struct run *r) {
     return;
   }
   run_set_state(r, RUN_STOPPING);
-  ledger_cancel_backend(r->runner->control, pgconn_backend_pid(r->conn));
-  run_timer_start(r, r->runner->loop, RUNNER_CANCEL_MS, on_cancel_deadline);
+  if (ledger_cancel(r->runner->control, r, pgconn_backend_pid(r->conn), on_cancelled))
+    run_timer_start(r, r->runner->loop, RUNNER_CANCEL_MS, on_cancel_deadline);
+  else
+    close_connection(r);
 }
 
 static void on_timeout(void *arg) {
@@ -310,10 +331,7 @@ static void on_statement(void *arg, struct pgresult *result) {
   r->pending--;
   if (r->state == RUN_STOPPING) {
     pgresult_free(result);
-    if (r->pending == 0) {
-      run_timer_stop(r);
-      after_stop(r);
-    }
+    maybe_stopped(r);
   } else {
     s->done(s->arg, result);
   }

@@ -167,7 +167,7 @@ static void on_failed(struct run *r, struct ledger_call *call) {
 }
 
 void runner_fail(struct run *r) {
-  if (pgconn_state(r->conn) == PGCONN_CLOSED) {
+  if (!r->conn || pgconn_state(r->conn) == PGCONN_CLOSED) {
     runner_lost(r);
     return;
   }
@@ -231,7 +231,7 @@ void runner_complete(struct run *r, struct verdict *v) {
   free(v->failure);
   free(r->outcome);
   r->outcome = v->outcome;
-  if (pgconn_state(r->conn) == PGCONN_CLOSED) {
+  if (!r->conn || pgconn_state(r->conn) == PGCONN_CLOSED) {
     runner_set_failure(r, "sql", "the connection was lost before the run could be completed", "08006");
     runner_lost(r);
     return;

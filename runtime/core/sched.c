@@ -280,9 +280,10 @@ static void drain_step(void *arg) {
   struct sched *s = arg;
   int64_t now = loop_now_ms(s->loop);
 
+  if (sched_in_flight(s) == 0 && now < s->drain_until_ms) s->drain_until_ms = now; /* only returns are outstanding */
   if (now >= s->drain_until_ms && !s->stopped) {
     s->stopped = true;
-    log_kv(LOG_WARN_, "drain_timeout", "runs", log_i64(sched_in_flight(s)), NULL);
+    if (sched_in_flight(s) > 0) log_kv(LOG_WARN_, "drain_timeout", "runs", log_i64(sched_in_flight(s)), NULL);
     each_run(s, runner_stop);
   }
   if (s->stopped && now >= s->drain_until_ms + GIVE_BACK_MS && s->drained) {

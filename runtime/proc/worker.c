@@ -316,7 +316,8 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
 }
 
 void worker_free(struct worker *w) {
-  if (!w) return;
+  if (!w || sched_in_flight(w->sched) > 0)
+    return; /* runs that could not be given back still hold everything: the process ends */
   loop_signal_stop(&w->term);
   loop_signal_stop(&w->interrupt);
   loop_timer_stop(&w->identity_timer);
