@@ -1,6 +1,7 @@
 #include "core/control.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "io/backoff.h"
@@ -13,6 +14,7 @@ struct control {
   struct control_hooks hooks;
   struct pgconn *conn; /* NULL between two tries */
   bool up, told_down;
+  bool wrap; /* the server's default isolation is not READ COMMITTED, which the SQL functions need: BEGIN … COMMIT */
   struct err why;
   struct backoff backoff;
   struct loop_timer retry;
@@ -20,15 +22,25 @@ struct control {
 
 static void connect_now(void *arg);
 
-static void on_ready(void *arg) {
+static void on_isolation(void *arg, struct pgresult *result) {
   struct control *c = arg;
+  bool ok = pgresult_ok(result);
 
+  c->wrap = ok && strcmp(pgresult_value(result, 0, 0), "read committed") != 0;
+  pgresult_free(result);
+  if (!ok) return; /* the connection is lost: on_closed follows */
   c->up = true;
   c->told_down = false;
   backoff_reset(&c->backoff);
   err_clear(&c->why);
   log_kv(LOG_INFO_, "postgresql_up", "connection", c->name, NULL);
   c->hooks.on_up(c->hooks.arg);
+}
+
+static void on_ready(void *arg) {
+  struct control *c = arg;
+
+  pgconn_exec(c->conn, "SHOW default_transaction_isolation", on_isolation, c);
 }
 
 static void on_closed(void *arg, const struct err *why) {
@@ -94,9 +106,17 @@ const struct err *control_error(const struct control *c) {
   return &c->why;
 }
 
+static void send_plain(struct control *c, const char *sql) {
+  struct pgquery q = {.sql = sql};
+
+  pgconn_query(c->conn, &q);
+}
+
 bool control_query(struct control *c, const struct pgquery *q) {
   if (!c->up) return false;
+  if (c->wrap) send_plain(c, "BEGIN ISOLATION LEVEL READ COMMITTED");
   pgconn_query(c->conn, q);
+  if (c->wrap) send_plain(c, "COMMIT");
   pgconn_sync(c->conn);
   return true;
 }

@@ -176,6 +176,15 @@ void sched_on_more(void *arg) {
   loop_defer(s->loop, &s->dispatch);
 }
 
+void sched_held(void *arg, void (*each)(void *each_arg, const struct run *r), void *each_arg) {
+  struct sched *s = arg;
+  struct list *lists[2] = {&s->ready, &s->started};
+
+  for (int i = 0; i < 2; i++)
+    for (struct list *n = lists[i]->next; n != lists[i]; n = n->next)
+      each(each_arg, container_of(n, struct run, node));
+}
+
 void sched_on_ended(void *arg, struct run *r) {
   struct sched *s = arg;
 

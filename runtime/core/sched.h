@@ -41,6 +41,7 @@ void sched_drain(struct sched *s, int64_t timeout_ms, void (*drained)(void *arg,
 void sched_on_ended(void *arg, struct run *r);
 void sched_on_taken(void *arg, struct run *r);
 void sched_on_more(void *arg);
+void sched_held(void *arg, void (*each)(void *each_arg, const struct run *r), void *each_arg);
 
 int sched_in_flight(const struct sched *s);
 

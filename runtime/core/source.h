@@ -21,6 +21,8 @@ struct source;
 struct source_hooks {
   void (*taken)(void *arg, struct run *r); /* gives a run in RUN_TAKEN */
   void (*more)(void *arg);                 /* the last want brought something: say how many more are wanted now */
+  /* Calls each(each_arg, run) for every run of this worker that has been taken and has not ended. */
+  void (*held)(void *arg, void (*each)(void *each_arg, const struct run *r), void *each_arg);
   void *arg;
 };
 

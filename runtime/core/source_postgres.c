@@ -10,9 +10,8 @@
 #include "base/log.h"
 #include "base/stats.h"
 
-#define SWEEP_MS 15000 /* between two fetches from the beginning of the queue */
 #define REAP_MS 1000
-#define REAP_LIMIT 1000
+#define REAP_LIMIT "1000"
 #define TAKE_MAX 200
 
 struct returned {
@@ -38,10 +37,9 @@ struct source_postgres {
   int want;
   char *skip; /* array literal */
   bool taking;
-  bool woken;     /* by a notification, or by a take that brought something: look again without waiting */
-  int asked;      /* of the take under way */
-  char *youngest; /* run_at text of the youngest run seen, or NULL */
-  int64_t swept_ms;
+  bool woken;  /* by a notification, or by a take that brought something: look again without waiting */
+  int asked;   /* of the take under way */
+  bool asleep; /* as the database knows it */
   struct loop_timer poll, reap;
   int64_t poll_due_ms;
 
@@ -146,10 +144,19 @@ static struct run *run_from_row(struct source_postgres *s, struct pgresult *r, i
   return run;
 }
 
-static void note_youngest(struct source_postgres *s, const char *run_at) {
-  if (s->youngest && strcmp(s->youngest, run_at) >= 0) return;
-  free(s->youngest);
-  s->youngest = xstrdup(run_at);
+/* ---- asleep: enqueue sends a notification only while some worker has told the database that it sleeps ---- */
+
+static void on_sleep_told(void *arg, struct pgresult *result) {
+  if (!pgresult_ok(result) && pgresult_err(result)->class != ERR_ENV)
+    log_err(LOG_WARN_, "sleep_not_told", pgresult_err(result), NULL);
+  pgresult_free(result);
+}
+
+static void tell_sleep(struct source_postgres *s, bool asleep) {
+  struct pgquery q = {.sql = asleep ? "SELECT umavez.sleep_begin()" : "SELECT umavez.sleep_end()",
+                      .done = on_sleep_told};
+
+  if (s->listen && s->asleep != asleep && control_query(s->control, &q)) s->asleep = asleep;
 }
 
 static void on_taken(void *arg, struct pgresult *result) {
@@ -157,47 +164,40 @@ static void on_taken(void *arg, struct pgresult *result) {
   int n;
 
   s->taking = false;
+  poll_in(s, s->poll_interval_ms);
   if (!pgresult_ok(result)) {
     const struct err *e = pgresult_err(result);
-    if (e->class != ERR_ENV) log_kv(LOG_ERROR_, "take_failed", "sqlstate", e->sqlstate, "error", e->message, NULL);
+    if (e->class != ERR_ENV) log_err(LOG_ERROR_, "take_failed", e, NULL);
     pgresult_free(result);
-    poll_in(s, s->poll_interval_ms);
     return;
   }
   n = pgresult_rows(result);
-  stats_add(STAT_RUNS_TAKEN, n);
-  for (int i = 0; i < n; i++) {
-    struct run *r = run_from_row(s, result, i);
-    if (n < s->asked) note_youngest(s, r->run_at);
-    s->base.hooks.taken(s->base.hooks.arg, r);
-  }
+  stats_add(STAT_RUNS_TAKEN, (uint64_t)n);
+  for (int i = 0; i < n; i++)
+    s->base.hooks.taken(s->base.hooks.arg, run_from_row(s, result, i));
   pgresult_free(result);
-  s->woken = s->woken || n > 0;
-  poll_in(s, s->poll_interval_ms);
+  if (n > 0) {
+    tell_sleep(s, false);
+    s->woken = true;
+  } else if (s->listen && !s->asleep) {
+    tell_sleep(s, true);
+    s->woken = true; /* what was enqueued before the database knew: look once more */
+  }
   if (s->woken) s->base.hooks.more(s->base.hooks.arg);
 }
 
 static void take(struct source_postgres *s) {
   char limit[16], lease[24];
-  int64_t now = loop_now_ms(s->loop);
-  const char *since = s->youngest;
 
   if (s->taking || s->want <= 0 || !control_up(s->control)) return;
-  if (now - s->swept_ms >= SWEEP_MS) {
-    since = NULL;
-    s->swept_ms = now;
-  }
-  s->asked = s->want < TAKE_MAX ? s->want : TAKE_MAX;
-  snprintf(limit, sizeof limit, "%d", s->asked);
+  snprintf(limit, sizeof limit, "%d", s->want < TAKE_MAX ? s->want : TAKE_MAX);
   snprintf(lease, sizeof lease, "%" PRId64, s->lease_ms);
-  const char *values[7] = {s->worker_id, s->queues, limit, s->leases, lease, since, s->skip};
+  const char *values[6] = {s->worker_id, s->queues, limit, s->leases, lease, s->skip};
   struct pgquery q = {
       .sql =
-          "SELECT run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, "
-          "to_char(run_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') FROM umavez.take_runs($1::uuid, "
-          "$2::text[], "
-          "$3::int, $4::jsonb, $5::int, $6::timestamptz - interval '10 seconds', $7::text[])",
-      .nparams = 7,
+          "SELECT run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at FROM "
+          "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, NULL, $6::text[])",
+      .nparams = 6,
       .values = values,
       .done = on_taken,
       .arg = s,
@@ -231,7 +231,7 @@ static void on_reaped(void *arg, struct pgresult *result) {
 
 static void on_reap(void *arg) {
   struct source_postgres *s = arg;
-  struct pgquery q = {.sql = "SELECT umavez.reap_runs(1000)", .done = on_reaped, .arg = s};
+  struct pgquery q = {.sql = "SELECT umavez.reap_runs(" REAP_LIMIT ")", .done = on_reaped, .arg = s};
 
   if (s->want > 0 && !control_query(s->control, &q)) log_kv(LOG_DEBUG_, "reap_not_sent", NULL);
   loop_timer_start(s->loop, &s->reap, REAP_MS);
@@ -265,7 +265,7 @@ static void source_postgres_renew(struct source *base, struct run *const *runs, 
   buf_putc(&ids, '}');
   buf_putc(&leases, '}');
   const char *values[3] = {s->worker_id, buf_cstr(&ids), buf_cstr(&leases)};
-  struct pgquery q = {.sql = "SELECT * FROM umavez.renew_runs($1::uuid, $2::uuid[], $3::int[])",
+  struct pgquery q = {.sql = "SELECT * FROM umavez.renew_runs($1::uuid, $2::uuid[], $3::bigint[])",
                       .nparams = 3,
                       .values = values,
                       .done = on_renewed,
@@ -355,14 +355,50 @@ static bool source_postgres_pending(const struct source *base) {
 
 /* ---- life ---- */
 
+static void add_kept(void *arg, const struct run *r) {
+  struct buf *b = arg;
+
+  buf_printf(b, b->len > 1 ? ",%s" : "%s", r->run_id);
+}
+
+static void on_orphans(void *arg, struct pgresult *result) {
+  if (!pgresult_ok(result)) {
+    if (pgresult_err(result)->class != ERR_ENV) log_err(LOG_WARN_, "orphans_not_returned", pgresult_err(result), NULL);
+  } else if (strcmp(pgresult_value(result, 0, 0), "0") != 0) {
+    log_kv(LOG_INFO_, "orphans_returned", "runs", pgresult_value(result, 0, 0), NULL);
+  }
+  pgresult_free(result);
+}
+
+/* Runs that were taken for us by a statement whose answer was lost with the connection: nothing of them has started. */
+static void return_orphans(struct source_postgres *s) {
+  struct buf kept;
+
+  buf_init(&kept);
+  buf_putc(&kept, '{');
+  s->base.hooks.held(s->base.hooks.arg, add_kept, &kept);
+  for (struct list *n = s->returned.next; n != &s->returned; n = n->next)
+    buf_printf(&kept, kept.len > 1 ? ",%s" : "%s", container_of(n, struct returned, node)->run_id);
+  buf_putc(&kept, '}');
+  const char *values[2] = {s->worker_id, buf_cstr(&kept)};
+  struct pgquery q = {.sql = "SELECT umavez.release_orphans($1::uuid, $2::uuid[])",
+                      .nparams = 2,
+                      .values = values,
+                      .done = on_orphans,
+                      .arg = s};
+  if (!control_query(s->control, &q)) bug("a connection that has just come up is down");
+  buf_fini(&kept);
+}
+
 static void on_control_up(void *arg) {
   struct source_postgres *s = arg;
   struct pgquery q = {.sql = "LISTEN umavez_runs", .once = true};
 
+  s->asleep = false;
   if (s->listen && !control_query(s->control, &q)) bug("a connection that has just come up is down");
+  return_orphans(s);
   loop_defer(s->loop, &s->flush);
   if (s->on_up) s->on_up(s->arg);
-  s->swept_ms = loop_now_ms(s->loop) - SWEEP_MS;
   poll_in(s, 0);
 }
 
@@ -389,7 +425,6 @@ static void source_postgres_free(struct source *base) {
   free(s->queues);
   free(s->leases);
   free(s->skip);
-  free(s->youngest);
   free(s);
 }
 

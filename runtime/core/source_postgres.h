@@ -3,9 +3,8 @@
  * What it is    takes runs in batches, renews their leases, gives them back; all over a control connection of its
  *               own, "leases". Sleeps when the queue is empty and is woken by a notification, by the time when
  *               something becomes due, or by polling.
- * Low water     a fetch starts at the youngest run_at seen when the queue was last found empty, less SLACK, so that
- *               index entries of ended runs are not read again and again while a foreign transaction holds vacuum
- *               back. Every SWEEP it starts from the beginning, for runs that were committed later than that. */
+ * Wake-ups      enqueue notifies only while a worker has said that it sleeps; a lost wake-up is what polling is for.
+ * Reconnecting  gives back what was taken for this worker by a statement whose answer it never got. */
 #ifndef UMAVEZ_CORE_SOURCE_POSTGRES_H
 #define UMAVEZ_CORE_SOURCE_POSTGRES_H
 

@@ -258,7 +258,7 @@ static void collect_queues(const struct conf *conf, struct queues *q) {
 
 static void make_source(struct worker *w) {
   struct queues queues;
-  struct source_hooks hooks = {sched_on_taken, sched_on_more, w->sched};
+  struct source_hooks hooks = {sched_on_taken, sched_on_more, sched_held, w->sched};
 
   collect_queues(w->conf, &queues);
   struct source_postgres_options options = {
