@@ -16,11 +16,14 @@ struct control {
   bool up, told_down;
   bool wrap; /* the server's default isolation is not READ COMMITTED, which the SQL functions need: BEGIN … COMMIT */
   struct err why;
+  bool closing;
+  int pending; /* statements that are not answered yet */
   struct backoff backoff;
   struct loop_timer retry;
 };
 
 static void connect_now(void *arg);
+static void send(struct control *c, const struct pgquery *q);
 
 static void on_isolation(void *arg, struct pgresult *result) {
   struct control *c = arg;
@@ -39,8 +42,10 @@ static void on_isolation(void *arg, struct pgresult *result) {
 
 static void on_ready(void *arg) {
   struct control *c = arg;
+  struct pgquery q = {.sql = "SHOW default_transaction_isolation", .done = on_isolation, .arg = c};
 
-  pgconn_exec(c->conn, "SHOW default_transaction_isolation", on_isolation, c);
+  send(c, &q);
+  pgconn_sync(c->conn);
 }
 
 static void on_closed(void *arg, const struct err *why) {
@@ -89,13 +94,20 @@ struct control *control_new(struct loop *loop, const struct control_options *o, 
   return c;
 }
 
-void control_free(struct control *c) {
-  if (!c) return;
-  loop_timer_stop(&c->retry);
-  if (c->conn) pgconn_close_later(c->conn);
+static void control_destroy(struct control *c) {
   free(c->name);
   free(c->url);
   free(c);
+}
+
+void control_free(struct control *c) {
+  if (!c) return;
+  loop_timer_stop(&c->retry);
+  c->closing = true;
+  c->up = false;
+  if (c->conn) pgconn_close_later(c->conn);
+  c->conn = NULL;
+  if (c->pending == 0) control_destroy(c);
 }
 
 bool control_up(const struct control *c) {
@@ -104,6 +116,37 @@ bool control_up(const struct control *c) {
 
 const struct err *control_error(const struct control *c) {
   return &c->why;
+}
+
+/* A statement under way: its answer goes to nobody once control_free was called, and the last one frees the control. */
+struct statement {
+  struct control *control;
+  void (*done)(void *arg, struct pgresult *r);
+  void *arg;
+};
+
+static void on_answer(void *arg, struct pgresult *result) {
+  struct statement *st = arg;
+  struct control *c = st->control;
+
+  c->pending--;
+  if (!c->closing && st->done)
+    st->done(st->arg, result);
+  else
+    pgresult_free(result);
+  free(st);
+  if (c->closing && c->pending == 0) control_destroy(c);
+}
+
+static void send(struct control *c, const struct pgquery *q) {
+  struct statement *st = xcalloc(1, sizeof *st);
+  struct pgquery own = *q;
+
+  *st = (struct statement){c, q->done, q->arg};
+  own.done = on_answer;
+  own.arg = st;
+  c->pending++;
+  pgconn_query(c->conn, &own);
 }
 
 static void send_plain(struct control *c, const char *sql) {
@@ -115,7 +158,7 @@ static void send_plain(struct control *c, const char *sql) {
 bool control_query(struct control *c, const struct pgquery *q) {
   if (!c->up) return false;
   if (c->wrap) send_plain(c, "BEGIN ISOLATION LEVEL READ COMMITTED");
-  pgconn_query(c->conn, q);
+  send(c, q);
   if (c->wrap) send_plain(c, "COMMIT");
   pgconn_sync(c->conn);
   return true;

@@ -34,12 +34,14 @@ struct control_options {
 /* Copies options and hooks. */
 struct control *control_new(struct loop *loop, const struct control_options *options,
                             const struct control_hooks *hooks);
+/* No hook and no q->done is called afterwards. */
 void control_free(struct control *c);
 bool control_up(const struct control *c);
 /* Why it is down; class ERR_NONE while it is up or was never tried. Borrows. */
 const struct err *control_error(const struct control *c);
 
-/* Sends q as a group of its own. Borrows q, copies. q->done comes once. False when down: nothing was sent, done does
+/* Sends q as a group of its own. Borrows q, copies. q->done comes once, or never
+ * after control_free. False when down: nothing was sent, done does
  * not come. */
 bool control_query(struct control *c, const struct pgquery *q) MUST_CHECK;
 

@@ -392,7 +392,7 @@ static void return_orphans(struct source_postgres *s) {
 
 static void on_control_up(void *arg) {
   struct source_postgres *s = arg;
-  struct pgquery q = {.sql = "LISTEN umavez_runs", .once = true};
+  struct pgquery q = {.sql = "LISTEN umavez_runs", .once = true, .done = on_sleep_told};
 
   s->asleep = false;
   if (s->listen && !control_query(s->control, &q)) bug("a connection that has just come up is down");
