@@ -293,7 +293,7 @@ BEGIN
       JOIN umavez.runs r ON r.run_id = w.run_id
      WHERE r.worker_id = p_worker AND r.state = 'running'
      ORDER BY r.run_id
-       FOR UPDATE OF r
+       FOR UPDATE OF r SKIP LOCKED                             -- locked: its own transaction is ending it
   ), renewed AS (
     UPDATE umavez.runs t
        SET lease_until = clock_timestamp() + held.lease_ms * interval '1 millisecond'
