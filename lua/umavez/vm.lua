@@ -48,16 +48,16 @@ local function unwrap(ok, ...)
   return ...
 end
 
-coroutine.resume = resume
+coroutine.resume = resume -- luacheck: ignore 122
 
-function coroutine.wrap(fn)
+function coroutine.wrap(fn) -- luacheck: ignore 122
   local co = co_create(fn)
   return function(...)
     return unwrap(resume(co, ...))
   end
 end
 
-function coroutine.yield(...)
+function coroutine.yield(...) -- luacheck: ignore 122
   if on_top() then
     error("attempt to yield from outside a coroutine", 2)
   end

@@ -24,6 +24,7 @@ struct vm_thread {
   vm_done *done;
   void *arg;
   struct loop_task wake; /* resumes at the safe point, when something else was running */
+  int nargs;             /* what the first resume passes on */
   bool dropped;
   struct list in_vm;
 };
@@ -87,7 +88,12 @@ static void thread_resume(struct vm_thread *t, int nargs) {
   }
 }
 
-static void on_wake(void *arg) { thread_resume(arg, 0); }
+static void on_wake(void *arg) {
+  struct vm_thread *t = arg;
+  int nargs = t->nargs;
+  t->nargs = 0;
+  thread_resume(t, nargs);
+}
 
 struct vm_thread *vm_thread_new(struct vm *vm, vm_done *done, void *arg) {
   struct vm_thread *t = xcalloc(1, sizeof *t);
@@ -103,7 +109,14 @@ struct vm_thread *vm_thread_new(struct vm *vm, vm_done *done, void *arg) {
   return t;
 }
 
-void vm_thread_start(struct vm_thread *t, int nargs) { thread_resume(t, nargs); }
+void vm_thread_start(struct vm_thread *t, int nargs) {
+  if (t->vm->running) {
+    t->nargs = nargs;
+    loop_defer(t->vm->loop, &t->wake);
+  } else {
+    thread_resume(t, nargs);
+  }
+}
 
 void vm_thread_drop(struct vm_thread *t) {
   if (t->dropped) return;

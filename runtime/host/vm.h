@@ -58,7 +58,8 @@ typedef void vm_done(void *arg, struct vm_thread *t, lua_State *T, int status, i
 /* keeps arg until done or drop. */
 struct vm_thread *vm_thread_new(struct vm *vm, vm_done *done, void *arg);
 lua_State *vm_thread_state(struct vm_thread *t);
-/* Runs the function that lies below nargs arguments on the thread's stack. t may be gone afterwards. */
+/* Runs the function that lies below nargs arguments on the thread's stack, at the safe point if another thread is
+ * running. t may be gone afterwards. */
 void vm_thread_start(struct vm_thread *t, int nargs);
 /* Forgets the thread: what it waits for is cancelled, done is not called. A thread that is running right now (drop
  * from inside its own code) is forgotten when it next leaves Lua. */

@@ -12,6 +12,7 @@
 #include "bind/bind.h"
 #include "host/vm.h"
 #include "io/loop.h"
+#include "proc/worker_lua.h"
 
 #ifndef UMAVEZ_PREFIX
 #define UMAVEZ_PREFIX "/usr/local"
@@ -49,11 +50,6 @@ static void on_done(void *arg, struct vm_thread *t, lua_State *T, int status, in
 static const char *find_lua_dir(char *out, size_t size) {
   static const char *const beside[] = {"../lua", "../share/umavez/lua"};
   char exe[PATH_MAX], probe[PATH_MAX + 64];
-  const char *given = getenv("UMAVEZ_LUA_DIR");
-  if (given && *given) {
-    snprintf(out, size, "%s", given);
-    return out;
-  }
   ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
   if (n > 0) {
     exe[n] = 0;
@@ -90,6 +86,7 @@ int main(int argc, char **argv) {
   struct vm *vm = vm_new(p.loop, find_lua_dir(lua_dir, sizeof lua_dir), &err);
   if (!vm) die("%s", err.message);
   bind_open(vm);
+  vm_preload(vm, "umavez.c.worker", worker_lua_open);
 
   struct vm_thread *t = vm_thread_new(vm, on_done, &p);
   lua_State *T = vm_thread_state(t);

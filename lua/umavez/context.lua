@@ -1,0 +1,287 @@
+--- `ctx`: what a handler is given. docs/tasks.md is the guide.
+-- @module umavez.context
+
+local c = require("umavez.c.run")
+local value = require("umavez.c.value")
+local vm = require("umavez.vm")
+
+local await = vm.await
+local error, pcall, select, type, tostring = error, pcall, select, type, tostring
+local NULL = value.null
+
+-- Handlers by task name: { effect = fn, prepare = fn or nil, key = fn or nil, owner = "tenant" or "platform" }.
+local tasks = {}
+
+local M = { tasks = tasks }
+
+local function raise(code, message)
+  error(value.error_object({ code = code, message = message }), 0)
+end
+
+-- A Lua number of milliseconds, or a duration's text.
+local function milliseconds(v, what)
+  if type(v) == "number" then
+    return v * 1000
+  end
+  if type(v) ~= "string" then
+    raise("parameter", ("%s: expected a duration such as \"5s\", or a number of seconds, not %s"):format(what, type(v)))
+  end
+  local ms, err = c.duration(v)
+  if not ms then
+    raise("parameter", what .. ": " .. err)
+  end
+  return ms
+end
+
+---- SQL ----
+
+-- Texts that the guard let pass. Emptied when a handler makes ever new ones.
+local passed, npassed = {}, 0
+
+local function check(sql)
+  if passed[sql] then
+    return
+  end
+  if type(sql) ~= "string" then
+    raise("statement_refused", "the statement must be a string, not " .. type(sql))
+  end
+  c.guard(sql)
+  if npassed >= 1000 then
+    passed, npassed = {}, 0
+  end
+  passed[sql] = true
+  npassed = npassed + 1
+end
+
+local Sql = {}
+Sql.__index = Sql
+Sql.__metatable = "umavez.sql"
+
+--- Run a statement on the run's own transaction.
+-- @function ctx.sql:query
+-- @tparam string sql one statement, parameters as `$1`, `$2`, …
+-- @param ... the parameters
+-- @treturn table array of rows; empty when there is none
+-- @raise error object with `sqlstate`, `constraint`, `message`, `detail`, `retryable`
+-- @yields
+function Sql:query(sql, ...)
+  check(sql)
+  local handle = self.handle
+  return c.rows(handle, await(c.send(handle, sql, select("#", ...), ...)))
+end
+
+--- Run a statement and take its first row.
+-- @function ctx.sql:one
+-- @tparam string sql one statement
+-- @param ... the parameters
+-- @treturn table|nil
+-- @yields
+function Sql:one(sql, ...)
+  check(sql)
+  local handle = self.handle
+  return c.row(handle, await(c.send(handle, sql, select("#", ...), ...)))
+end
+
+--- Run a statement.
+-- @function ctx.sql:exec
+-- @tparam string sql one statement
+-- @param ... the parameters
+-- @treturn number rows affected (or returned)
+-- @yields
+function Sql:exec(sql, ...)
+  check(sql)
+  local handle = self.handle
+  return c.affected(handle, await(c.send(handle, sql, select("#", ...), ...)))
+end
+
+local function savepoint(handle, verb, depth)
+  return c.affected(handle, await(c.savepoint(handle, verb, depth)))
+end
+
+local function undo(handle, depth)
+  savepoint(handle, "ROLLBACK TO SAVEPOINT", depth)
+  c.undone(handle)
+  savepoint(handle, "RELEASE SAVEPOINT", depth)
+end
+
+local function leave(self, depth, ok, ...)
+  local handle = self.handle
+  self.depth = depth - 1
+  if c.ended(handle) then
+    error((...), 0)
+  end
+  local fault = c.aborted(handle)
+  if ok and not fault then
+    savepoint(handle, "RELEASE SAVEPOINT", depth)
+    return ...
+  end
+  undo(handle, depth)
+  if ok then
+    error(fault, 0) -- swallowed inside, but its work is gone
+  end
+  error((...), 0)
+end
+
+--- Run a function under a savepoint: when it raises, its SQL is undone and the error is raised again; catch it with
+-- `pcall` to go on.
+-- @function ctx.sql:savepoint
+-- @tparam function fn
+-- @param ... its arguments
+-- @return what fn returns
+-- @yields
+function Sql:savepoint(fn, ...)
+  local depth = self.depth + 1
+  savepoint(self.handle, "SAVEPOINT", depth)
+  self.depth = depth
+  return leave(self, depth, pcall(fn, ...))
+end
+
+---- log ----
+
+local Log = {}
+Log.__index = Log
+Log.__metatable = "umavez.log"
+
+for level, name in ipairs({ "debug", "info", "warn", "error" }) do
+  Log[name] = function(self, message, fields)
+    local pairs_of = {}
+    if type(fields) == "table" then
+      for k, v in pairs(fields) do
+        pairs_of[#pairs_of + 1] = tostring(k):lower():gsub("[^a-z0-9_]", "_")
+        pairs_of[#pairs_of + 1] = tostring(v)
+      end
+    end
+    c.log(self.handle, level - 1, tostring(message), pairs_of)
+  end
+end
+
+---- ctx ----
+
+local Ctx = {}
+Ctx.__index = Ctx
+Ctx.__metatable = "umavez.ctx"
+
+-- The handle of a ctx: kept apart, so that nothing that a handler writes into ctx changes what it is.
+local handles = setmetatable({}, { __mode = "k" })
+
+--- Enqueue a run, in this run's transaction.
+-- @function ctx:enqueue
+-- @tparam string task
+-- @tparam[opt] table args
+-- @tparam[opt] table options `run_id`, `after` ("5m"), `run_at` (timestamptz text), `queue`, `priority` (1 first … 4),
+-- `tenant_id` (`umavez.null`: none). Without it a tenant's task goes to the run's tenant, a platform task to none.
+-- @treturn string its run_id
+-- @yields
+function Ctx:enqueue(task, args, options)
+  options = options or {}
+  local tenant = options.tenant_id
+  if tenant == nil then
+    local known = tasks[task]
+    tenant = not (known and known.owner == "platform") and c.info(handles[self]).tenant_id or nil
+  end
+  if type(task) ~= "string" then
+    raise("parameter", "ctx:enqueue: the task must be a name, not " .. type(task))
+  end
+  if args ~= nil and (type(args) ~= "table" or value.is_array(args) or args[1] ~= nil) then
+    raise("parameter", "ctx:enqueue: the args must be a table with names")
+  end
+  local row = self.sql:one([[
+    SELECT umavez.enqueue(task => $1::text, args => $2::jsonb, tenant_id => $3::bigint, run_id => $4::uuid,
+             run_at => coalesce($5::timestamptz, clock_timestamp() + $6::float8 * interval '1 millisecond'),
+             queue => $7::text, priority => $8::int, traceparent => $9::text) AS run_id]],
+    task, value.json(args or {}), tenant, options.run_id, options.run_at,
+    options.after and milliseconds(options.after, "ctx:enqueue after"), options.queue, options.priority,
+    self.traceparent)
+  return row.run_id
+end
+
+--- Pause this run; others go on.
+-- @function ctx:sleep
+-- @tparam string|number duration `"250ms"`, or seconds
+-- @yields
+function Ctx:sleep(duration)
+  await(c.sleep(handles[self], milliseconds(duration, "ctx:sleep")))
+end
+
+--- Time left until the run is stopped.
+-- @function ctx:remaining
+-- @treturn number seconds
+function Ctx:remaining()
+  return c.remaining_ms(handles[self]) / 1000
+end
+
+local function stop(kind, detail)
+  local message = kind
+  if type(detail) == "table" and detail.message ~= nil then
+    message = ("%s: %s"):format(kind, tostring(detail.message))
+  end
+  error(value.error_object({ code = kind, message = message }), 0)
+end
+
+--- Fail the run for good: its effect is undone, the detail is its outcome, and every duplicate is told the same.
+-- Does not return; and stands, whatever the handler does afterwards.
+-- @function ctx:fail
+-- @tparam table detail `code`, `message`, and what else the caller should see (`status` for HTTP)
+function Ctx:fail(detail)
+  c.fail(handles[self], detail)
+  stop("ctx:fail", detail)
+end
+
+--- Undo the effect and try again later. Counts as an attempt. Does not return.
+-- @function ctx:retry
+-- @tparam[opt] table options `after` ("5s"; default: the task's backoff), `code`, `message`
+function Ctx:retry(options)
+  options = options or {}
+  local after = options.after and milliseconds(options.after, "ctx:retry after") or -1
+  c.retry(handles[self], after, {
+    code = type(options.code) == "string" and options.code or "retry",
+    message = options.message and tostring(options.message) or "the handler asked for another try",
+  })
+  stop("ctx:retry", options)
+end
+
+local function context(handle)
+  local ctx = c.info(handle)
+  handles[ctx] = handle
+  ctx.sql = setmetatable({ handle = handle, depth = 0 }, Sql)
+  ctx.log = setmetatable({ handle = handle }, Log)
+  return setmetatable(ctx, Ctx)
+end
+
+---- what C starts ----
+
+-- Manifest code (key functions) must end: its instructions are counted, which works in the interpreter only.
+local function too_long()
+  error("ran for too many instructions", 0)
+end
+
+local function bounded(fn, ...)
+  debug.sethook(too_long, "", 10000000)
+  local results = { pcall(fn, ...) }
+  debug.sethook()
+  if not results[1] then
+    error(results[2], 0)
+  end
+  return unpack(results, 2, 3)
+end
+M.bounded = bounded
+
+c.setup({
+  prepare = function(handle)
+    local ctx = context(handle)
+    return tasks[ctx.task].prepare(ctx, c.args(handle))
+  end,
+  effect = function(handle, prepared)
+    local ctx = context(handle)
+    return tasks[ctx.task].effect(ctx, c.args(handle), prepared)
+  end,
+  key = function(task, args)
+    local key = bounded(tasks[task].key, value.decode(args))
+    if key == NULL then
+      return nil
+    end
+    return key
+  end,
+})
+
+return M

@@ -1,0 +1,544 @@
+--- Manifests: what a folder under the tasks folder declares.
+--
+-- One table (`M.fields`) describes what a task may say; validation, messages and docs/manifest.md follow from it.
+-- A manifest is data: it is evaluated without io, os or require, and its instructions are counted.
+-- @module umavez.manifest
+
+local c = require("umavez.c.run")
+local context = require("umavez.context")
+local sys = require("umavez.c.sys")
+
+local M = {}
+
+---- faults ----
+
+local Fault = {}
+Fault.__index = Fault
+
+function Fault:__tostring()
+  local place = self.file
+  if self.task then
+    place = place .. ": task " .. self.task
+  end
+  if self.field then
+    place = place .. ": field " .. self.field
+  end
+  local text = place .. ": " .. self.message
+  if self.found then
+    text = ("%s: found %s"):format(text, self.found)
+  end
+  if self.expected then
+    text = ("%s, expected %s"):format(text, self.expected)
+  end
+  if self.nearest then
+    text = ("%s (did you mean %s?)"):format(text, self.nearest)
+  end
+  return text
+end
+
+local function shown(v)
+  if type(v) == "string" then
+    return #v > 60 and ("%q…"):format(v:sub(1, 60)) or ("%q"):format(v)
+  elseif type(v) == "table" then
+    return next(v) == nil and "an empty table" or "a table"
+  elseif type(v) == "function" then
+    return "a function"
+  end
+  return tostring(v)
+end
+
+-- Edit distance, for the nearest name.
+local function distance(a, b)
+  local row = {}
+  for j = 0, #b do
+    row[j] = j
+  end
+  for i = 1, #a do
+    local diagonal = row[0]
+    row[0] = i
+    for j = 1, #b do
+      local cost = a:byte(i) == b:byte(j) and 0 or 1
+      local best = math.min(row[j] + 1, row[j - 1] + 1, diagonal + cost)
+      diagonal, row[j] = row[j], best
+    end
+  end
+  return row[#b]
+end
+
+local function nearest(name, names)
+  local best, least
+  for _, candidate in ipairs(names) do
+    local d = distance(name, candidate)
+    if d <= math.max(1, math.floor(#candidate / 2)) and (not least or d < least) then
+      best, least = candidate, d
+    end
+  end
+  return best
+end
+
+---- fields ----
+
+-- A check gives the checked value, or nil and what was expected.
+
+local function one_of(...)
+  local choices = { ... }
+  local expected = '"' .. table.concat(choices, '" or "') .. '"'
+  return function(v)
+    for _, choice in ipairs(choices) do
+      if v == choice then
+        return v
+      end
+    end
+    return nil, expected
+  end
+end
+
+local function duration(least, greatest)
+  local expected = ("a duration from %s to %s, such as \"30s\", \"10m\", \"24h\""):format(least, greatest)
+  local min, max = c.duration(least), c.duration(greatest)
+  return function(v)
+    local ms = type(v) == "string" and c.duration(v) or nil
+    if not ms or ms < min or ms > max then
+      return nil, expected
+    end
+    return ms
+  end
+end
+
+local function integer(min, max)
+  local expected = ("a whole number from %d to %d"):format(min, max)
+  return function(v)
+    if type(v) ~= "number" or v % 1 ~= 0 or v < min or v > max then
+      return nil, expected
+    end
+    return v
+  end
+end
+
+local function boolean(v)
+  if type(v) ~= "boolean" then
+    return nil, "true or false"
+  end
+  return v
+end
+
+local function text(v)
+  if type(v) ~= "string" or v == "" or #v > 500 then
+    return nil, "a text of at most 500 characters"
+  end
+  return v
+end
+
+local function queue(v)
+  if type(v) ~= "string" or not v:match("^[%w_][%w_.%-]*$") or #v > 64 then
+    return nil, "a name of letters, digits, _ . - (at most 64)"
+  end
+  return v
+end
+
+local function paths(v)
+  local expected = "an array of paths into args, such as { \"order.id\", \"step\" }"
+  if type(v) ~= "table" or #v == 0 then
+    return nil, expected
+  end
+  local n, seen = 0, {}
+  for k, path in pairs(v) do
+    n = n + 1
+    if type(k) ~= "number" or type(path) ~= "string" or path == "" or path:find("%.%.") or path:find("^%.")
+      or path:find("%.$") or seen[path]
+    then
+      return nil, expected
+    end
+    seen[path] = true
+  end
+  if n ~= #v then
+    return nil, expected
+  end
+  return v
+end
+
+local function key(v)
+  if type(v) == "function" then
+    return v
+  end
+  local checked = paths(v)
+  if not checked then
+    return nil, "an array of paths into args, such as { \"order.id\" }, or a function of args"
+  end
+  return checked
+end
+
+local function file(v)
+  if type(v) ~= "string" or not v:match("%.lua$") or v:find("..", 1, true) or v:sub(1, 1) == "/" then
+    return nil, "a file name that ends in .lua, below the manifest's folder"
+  end
+  return v
+end
+
+--- The fields of a task: `name`, `type` and `doc` for the docs, `default` as it would be written, `check`.
+-- `fields` makes a field a table of others; `later` reserves a name.
+M.fields = {
+  { name = "owner", type = '"tenant" or "platform"', required = true, check = one_of("tenant", "platform"),
+    doc = "whose runs these are: a tenant's (enqueued with a tenant) or nobody's (work above tenants)" },
+  { name = "key", type = "paths or function", check = key,
+    doc = "what makes two runs the same operation: paths into args, or a function of args that returns a string. "
+      .. "Default: the run_id, so only redeliveries are duplicates" },
+  { name = "fingerprint", type = "paths", check = paths,
+    doc = "the paths into args that must be equal for two runs with one key. Default: all args" },
+  { name = "lease", type = "duration", default = "30s", check = duration("1s", "24h"),
+    doc = "how long a worker that says nothing keeps a run; renewed while it lives" },
+  { name = "timeout", type = "duration", default = "20s", check = duration("10ms", "24h"),
+    doc = "how long one start of the handler may take; prepare and effect each" },
+  { name = "retention", type = "duration", default = "24h", check = duration("1s", "3650d"),
+    doc = "how long an outcome is kept and answered to duplicates; afterwards the key counts as new" },
+  { name = "retry", type = "table", doc = "what happens after an error", fields = {
+    { name = "max_attempts", type = "number", default = 8, check = integer(1, 1000),
+      doc = "starts of the handler before the run counts as failed for good" },
+    { name = "base", type = "duration", default = "1s", check = duration("1ms", "7d"),
+      doc = "wait before the second try; doubles each time, with jitter" },
+    { name = "cap", type = "duration", default = "10m", check = duration("1ms", "7d"), doc = "the longest wait" },
+  } },
+  { name = "queue", type = "name", default = "default", check = queue,
+    doc = "the queue its runs go to, unless enqueue says otherwise" },
+  { name = "concurrency", type = "number", check = integer(1, 10000),
+    doc = "runs of this task at once in one worker. Default: as many as there are connections" },
+  { name = "history", type = "boolean", default = true, check = boolean,
+    doc = "false: a completed run leaves no row in umavez.finished_runs" },
+  { name = "handler", type = "file name", check = file,
+    doc = "the handler's file, from the manifest's folder. Default: the task's name and .lua" },
+  { name = "description", type = "text", check = text, doc = "for people" },
+  { name = "http", later = true },
+  { name = "schedule", later = true },
+  { name = "args", later = true },
+  { name = "batch", later = true },
+}
+
+local function names_of(fields)
+  local names = {}
+  for i, field in ipairs(fields) do
+    names[i] = field.name
+  end
+  return names
+end
+
+---- validation ----
+
+-- Collects the faults of one file.
+local function reporter(faults, path)
+  return function(fault)
+    fault.file = path
+    faults[#faults + 1] = setmetatable(fault, Fault)
+  end
+end
+
+local function check_fields(fields, given, prefix, task, report)
+  local out, known = {}, {}
+  for _, field in ipairs(fields) do
+    known[field.name] = true
+    local name, v = prefix .. field.name, given[field.name]
+    if v ~= nil and field.later then
+      report({ task = task, field = name, message = "comes with a later version" })
+    elseif field.fields then
+      if v ~= nil and type(v) ~= "table" then
+        report({ task = task, field = name, message = "wrong value", found = shown(v), expected = "a table" })
+        v = nil
+      end
+      out[field.name] = check_fields(field.fields, v or {}, name .. ".", task, report)
+    elseif v == nil then
+      if field.required then
+        report({ task = task, field = name, message = "is missing", expected = field.type })
+      elseif field.default ~= nil then
+        out[field.name] = field.check(field.default)
+      end
+    elseif not field.later then
+      local checked, expected = field.check(v)
+      if expected then
+        report({ task = task, field = name, message = "wrong value", found = shown(v), expected = expected })
+      else
+        out[field.name] = checked
+      end
+    end
+  end
+  for name in pairs(given) do
+    if not known[name] then
+      report({ task = task, field = prefix .. tostring(name), message = "no such field",
+        nearest = type(name) == "string" and nearest(name, names_of(fields)) or nil })
+    end
+  end
+  return out
+end
+
+local function is_name(name)
+  return type(name) == "string" and name:match("^[%a_][%w_]*$") and #name <= 64
+end
+
+local function check_task(name, given, folder, report)
+  if not is_name(name) then
+    report({ message = "a task's name is wrong", found = shown(name),
+      expected = "letters, digits and _, not beginning with a digit" })
+    return nil
+  end
+  local full = (folder.name == "" and "" or folder.name .. ".") .. name
+  if type(given) ~= "table" then
+    report({ task = full, message = "wrong value", found = shown(given), expected = "a table of fields" })
+    return nil
+  end
+  local checked = check_fields(M.fields, given, "", full, report)
+  if checked.retry.base and checked.retry.cap and checked.retry.base > checked.retry.cap then
+    report({ task = full, field = "retry.base", message = "is longer than retry.cap" })
+  end
+  checked.name = full
+  checked.folder = folder.path
+  checked.file = folder.path .. "/" .. (checked.handler or name .. ".lua")
+  return checked
+end
+
+---- evaluation ----
+
+local function sandbox()
+  local function copy(t)
+    local out = {}
+    for k, v in pairs(t) do
+      out[k] = v
+    end
+    return out
+  end
+  local env = {
+    assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, select = select, tonumber = tonumber,
+    tostring = tostring, type = type, unpack = unpack, math = copy(math), string = copy(string), table = copy(table),
+  }
+  env.string.dump, env.string.rep = nil, nil
+  return env
+end
+
+local function read(path)
+  local f, err = io.open(path, "rb")
+  if not f then
+    return nil, err
+  end
+  local content = f:read("*a")
+  f:close()
+  return content
+end
+
+--- Evaluate a manifest's text.
+-- @tparam string content
+-- @tparam string path for messages
+-- @return what it returns, or nil and why not
+function M.evaluate(content, path)
+  if content:sub(1, 1) == "\27" then
+    return nil, "is compiled code, expected a Lua text"
+  end
+  local chunk, err = loadstring(content, "@" .. path)
+  if not chunk then
+    return nil, err
+  end
+  setfenv(chunk, sandbox())
+  jit.off(chunk, true) -- hooks do not fire in compiled code
+  local ok, result = pcall(context.bounded, chunk)
+  if not ok then
+    return nil, type(result) == "string" and result or tostring(result)
+  end
+  if type(result) ~= "table" then
+    return nil, ("returns %s, expected a table: return { tasks = { … } }"):format(shown(result))
+  end
+  return result
+end
+
+local function check_manifest(content, folder, report)
+  local given, err = M.evaluate(content, folder.path .. "/manifest.lua")
+  if not given then
+    report({ message = err })
+    return {}
+  end
+  for name in pairs(given) do
+    if name ~= "tasks" then
+      report({ field = tostring(name), message = "no such field",
+        nearest = type(name) == "string" and nearest(name, { "tasks" }) or nil })
+    end
+  end
+  if type(given.tasks) ~= "table" then
+    report({ field = "tasks", message = "wrong value", found = shown(given.tasks), expected = "a table of tasks" })
+    return {}
+  end
+  local tasks = {}
+  for name, task in pairs(given.tasks) do
+    tasks[#tasks + 1] = check_task(name, task, folder, report)
+  end
+  table.sort(tasks, function(a, b)
+    return a.name < b.name
+  end)
+  return tasks
+end
+
+---- handlers ----
+
+-- The handler of a checked task: fills effect and prepare.
+local function load_handler(task, report)
+  local function fault(message, found)
+    report({ task = task.name, message = message, found = found,
+      expected = found and "a function, or { prepare = function, effect = function }" or nil })
+  end
+  if not sys.exists(task.file) then
+    return fault(("has no handler: there is no file %s"):format(task.file))
+  end
+  local chunk, err = loadfile(task.file)
+  if not chunk then
+    return fault(err)
+  end
+  local ok, handler = pcall(chunk)
+  if not ok then
+    return fault(("loading %s raised an error: %s"):format(task.file, tostring(handler)))
+  end
+  if type(handler) == "function" then
+    task.effect = handler
+  elseif type(handler) == "table" and type(handler.effect) == "function"
+    and (handler.prepare == nil or type(handler.prepare) == "function")
+  then
+    task.effect, task.prepare = handler.effect, handler.prepare
+    for name in pairs(handler) do
+      if name ~= "effect" and name ~= "prepare" then
+        fault(("%s: no such part of a handler: %s"):format(task.file, tostring(name)))
+      end
+    end
+  else
+    fault(("%s returns the wrong thing"):format(task.file), shown(handler))
+  end
+end
+
+---- folders ----
+
+local function each_folder(path, name, fn)
+  fn({ path = path, name = name })
+  for _, entry in ipairs(sys.list(path) or {}) do
+    local below = path .. "/" .. entry
+    if entry:sub(1, 1) ~= "." and sys.exists(below) == "directory" then
+      each_folder(below, name == "" and entry or name .. "." .. entry, fn)
+    end
+  end
+end
+
+-- The folder with the tasks that come with umavez.
+local function builtin()
+  local dir = debug.getinfo(1, "S").source:match("^@(.*)/lua/umavez/manifest%.lua$")
+  return dir and dir .. "/tasks/maintenance" or nil
+end
+
+local function load_folder(folder, found, faults)
+  local path = folder.path .. "/manifest.lua"
+  if not sys.exists(path) then
+    return
+  end
+  local report = reporter(faults, path)
+  local content, err = read(path)
+  if not content then
+    return report({ message = err })
+  end
+  for part in folder.name:gmatch("[^.]+") do
+    if not is_name(part) then
+      report({ message = "the folder's name is part of its tasks' names", found = shown(part),
+        expected = "letters, digits and _, not beginning with a digit" })
+    end
+  end
+  for _, task in ipairs(check_manifest(content, folder, report)) do
+    if found[task.name] then
+      report({ task = task.name, message = ("is declared in %s already"):format(found[task.name].folder) })
+    else
+      found[task.name] = task
+      load_handler(task, report)
+    end
+  end
+end
+
+--- Load every manifest below a folder, their handlers, and the tasks that come with umavez.
+-- Nothing is registered; see `umavez.worker`.
+-- @tparam string dir
+-- @treturn table checked tasks by name: the fields (durations in milliseconds), `name`, `file`, `folder`, `effect`,
+-- `prepare`
+-- @treturn table array of faults, all there are; `tostring(fault)` is its message, its fields are `file`, `task`,
+-- `field`, `message`, `found`, `expected`, `nearest`
+function M.load(dir)
+  local found, faults = {}, {}
+  local real = sys.realpath(dir)
+  if not real or sys.exists(real) ~= "directory" then
+    reporter(faults, dir)({ message = "there is no such folder (setting tasks_dir)" })
+    real = nil
+  end
+  local own = builtin()
+  own = own and sys.exists(own) and sys.realpath(own)
+  if real then
+    package.path = real .. "/?.lua;" .. real .. "/?/init.lua;" .. package.path
+  end
+  if own and not (real and own:sub(1, #real + 1) == real .. "/") then
+    load_folder({ path = own, name = "maintenance" }, found, faults)
+  end
+  if real then
+    each_folder(real, "", function(folder)
+      load_folder(folder, found, faults)
+    end)
+  end
+  return found, faults
+end
+
+--- Register checked tasks with the program: from now on they can run.
+-- @tparam table found what `load` gave
+function M.register(found)
+  local names = {}
+  for name in pairs(found) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local task = found[name]
+    local by_function = type(task.key) == "function"
+    if by_function then
+      jit.off(task.key, true)
+    end
+    c.task_add({
+      name = name,
+      owner = task.owner,
+      queue = task.queue,
+      key = by_function and "function" or task.key or "run_id",
+      fingerprint = task.fingerprint,
+      lease_ms = task.lease,
+      timeout_ms = task.timeout,
+      retention_ms = task.retention,
+      max_attempts = task.retry.max_attempts,
+      retry_base_ms = task.retry.base,
+      retry_cap_ms = task.retry.cap,
+      concurrency = task.concurrency or 0,
+      history = task.history,
+      has_prepare = task.prepare ~= nil,
+    })
+    context.tasks[name] = {
+      effect = task.effect, prepare = task.prepare, key = by_function and task.key or nil, owner = task.owner,
+    }
+  end
+end
+
+---- docs ----
+
+local function rows(fields, prefix, out)
+  for _, field in ipairs(fields) do
+    local name = prefix .. field.name
+    if field.later then
+      out[#out + 1] = ("| `%s` | | | reserved: comes with a later version |"):format(name)
+    elseif field.fields then
+      rows(field.fields, name .. ".", out)
+    else
+      local default = field.required and "required" or field.default ~= nil and ("`%s`"):format(tostring(field.default))
+        or ""
+      out[#out + 1] = ("| `%s` | %s | %s | %s |"):format(name, field.type, default, field.doc)
+    end
+  end
+end
+
+--- The table of fields as Markdown.
+-- @treturn string
+function M.docs()
+  local out = { "| field | type | default | meaning |", "|---|---|---|---|" }
+  rows(M.fields, "", out)
+  return table.concat(out, "\n")
+end
+
+return M

@@ -1,0 +1,21 @@
+--- The worker, started from Lua.
+-- @module umavez.worker
+
+local c = require("umavez.c.worker")
+local manifest = require("umavez.manifest")
+local vm = require("umavez.vm")
+
+local M = {}
+
+--- Run tasks until told to stop (SIGTERM).
+-- @tparam table settings umavez.conf's
+-- @tparam table tasks what umavez.manifest.load gave
+-- @treturn number exit code: 0 drained, 1 some runs could not be given back, 4 the database cannot be used
+-- @treturn string|nil why
+-- @yields
+function M.run(settings, tasks)
+  manifest.register(tasks)
+  return c.result(vm.await(c.start(settings.handle)))
+end
+
+return M
