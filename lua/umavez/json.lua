@@ -9,7 +9,7 @@ local c = require("umavez.c.value")
 return {
   --- Encode a value.
   -- @function encode
-  -- @param value no NaN, infinity, function, table that mixes positions and names, invalid UTF-8, NUL; at most 128 levels
+  -- @param value at most 128 levels; no NaN, infinity, function, mixed table, invalid UTF-8, NUL
   -- @treturn string
   -- @raise error object with code `json_value` (and the place in the message) or `json_too_large`
   encode = c.encode,

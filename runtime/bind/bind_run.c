@@ -64,7 +64,7 @@ static void step_over(struct handler *h) {
     struct vm_await *await = s->pending;
     s->pending = NULL;
     vm_await_done(await, NULL);
-    step_release(s); /* on_answer's hold */
+    s->holders--; /* on_answer's hold */
   }
   step_release(s);
 }
