@@ -29,12 +29,12 @@ struct loop;
 struct ev_loop;
 
 struct loop *loop_new(void); /* gives: loop_free. Aborts when the kernel refuses. */
-/* Runs a last safe point (tasks and delayed frees, no descriptors, no timers), then frees. Timers and descriptors that are
- * still started are forgotten. */
+/* Runs a last safe point (tasks and delayed frees, no descriptors, no timers), then frees. Descriptors and
+ * signals must have been stopped. */
 void loop_free(struct loop *l);
 
 void loop_run(struct loop *l);  /* until loop_stop; returns too when nothing is left that could ever happen */
-void loop_stop(struct loop *l); /* loop_run returns at the end of this tick; loop_run may be called again */
+void loop_stop(struct loop *l); /* loop_run (the next one, if none is running) returns at the end of the tick */
 void loop_step(struct loop *l, int64_t max_wait_ms); /* one tick, waiting at most that long; for tests and shut-down */
 
 int64_t loop_now_ms(const struct loop *l); /* CLOCK_MONOTONIC, as of this tick's step 2 or last loop_update */

@@ -19,8 +19,8 @@
  *   ERR_ENV        connection_lost    08006, or the server's own (57P01, 25P03 …)   the connection broke, or a FATAL error
  *                                     ended it: whether the statement had its effect is unknown
  *   ERR_ENV        read_only          25006      the server is a standby, or has default_transaction_read_only on
- *   ERR_ENV        prepared_lost      26000 or 42P05   a pooler gave us another server session: nothing was executed; the
- *                                     connection goes on without prepared statements
+ *   ERR_ENV        prepared_lost      26000, 42P05: a pooler gave us another session; 0A000: a table has changed
+ *                                     its columns. That statement was not executed; trying again helps
  *   ERR_CANCELLED  skipped            ""         skipped after an error in the same group
  *   ERR_INPUT      not_supported      0A000      COPY, or more than 65535 parameters; COPY costs the connection
  *   ERR_SQL        sql                theirs     any other error of the server; constraint and detail are filled
@@ -31,8 +31,9 @@
  *
  * Prepared statements: unless `once`, a statement is prepared on its first use and kept, up to PGCONN_STATEMENTS, by its
  * text and parameter types; the least recently used is deallocated when the connection is next idle outside a transaction.
- * The cache holds only what the server has confirmed. The names are made of the statement's hash, so that a name can never
- * mean another statement, whatever a pooler does.
+ * The cache holds only what the server has confirmed. The names carry a random number of the connection's, so that a name
+ * can never mean somebody else's statement, whatever a pooler does. A statement whose plan became invalid with a change of
+ * its tables ("cached plan must not change result type") is prepared anew at its next use.
  *
  * A silent server is noticed by TCP (keepalives, tcp_user_timeout: 10 s, unless the URL sets them). On unix sockets, and
  * for a server that is stopped, use pgconn_set_answer_timeout.
