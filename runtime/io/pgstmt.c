@@ -3,13 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
+
+#include "base/digest.h"
 
 void pgstmts_init(struct pgstmts *s, int limit) {
   memset(s, 0, sizeof *s);
   s->limit = limit;
-  if (getrandom(&s->id, sizeof s->id, GRND_NONBLOCK) != sizeof s->id) s->id = (uint32_t)getpid() * 2654435761u;
+  random_bytes(&s->id, sizeof s->id);
   list_init(&s->used);
   list_init(&s->doomed);
   list_init(&s->closing);

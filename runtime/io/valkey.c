@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-#include "base/buf.h"
+#include "base/digest.h"
 #include "base/log.h"
 #include "io/backoff.h"
 #include "io/valkey_url.h"
@@ -413,10 +413,11 @@ static void on_deadline(void *arg) {
 /* ── connecting ── */
 
 static void probe(struct valkey *v) {
-  char key[160], random[24];
-  static uint64_t serial;
-  snprintf(random, sizeof random, "%llx", (unsigned long long)(++serial ^ (uint64_t)(uintptr_t)v ^ (uint64_t)loop_now_ms(v->loop)));
-  snprintf(key, sizeof key, "%.100s:probe:%s", v->prefix, random);
+  uint8_t random[8];
+  char hex[2 * sizeof random + 1], key[160];
+  random_bytes(random, sizeof random);
+  hex_encode(random, sizeof random, hex);
+  snprintf(key, sizeof key, "%.100s:probe:%s", v->prefix, hex);
   command_send(v, command_new(COMMAND_PROBE, NULL, NULL), 5, (const char *const[]){"SET", key, "1", "PX", "1000"}, NULL);
 }
 
