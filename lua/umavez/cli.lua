@@ -66,7 +66,8 @@ end
 function M.did_you_mean(word, known)
   local best, best_distance = nil, math.max(2, math.floor(#word / 3)) + 1
   for _, candidate in ipairs(known) do
-    local d = distance(word, candidate)
+    local begun = #word > 2 and candidate:sub(1, #word) == word
+    local d = begun and 1 or distance(word, candidate)
     if d < best_distance then
       best, best_distance = candidate, d
     end

@@ -191,6 +191,10 @@ function M.run(db, conf, note)
   local tenants = quoted_table(conf.tenants_table or "public.tenants")
   local had_tenants = db:one("SELECT 1 WHERE to_regclass($1) IS NOT NULL", tenants) ~= nil
   check_history(steps, recorded(db))
+  if db:server_version() >= 140000 then
+    -- The server ends a killed caller's statement soon, and so gives its lock to the next.
+    db:exec("SET client_connection_check_interval = '1s'")
+  end
   db:transaction(function()
     db:exec(LOCK)
     if not db:one("SELECT 1 WHERE to_regclass('umavez.migrations') IS NOT NULL") then
