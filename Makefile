@@ -79,7 +79,7 @@ bench:  ## figures beside the floor of pgbench
 .PHONY: install
 install: all  ## install program, Lua library, SQL and example tasks under PREFIX
 	install -D -m 755 $(BUILD)/umavez $(DESTDIR)$(PREFIX)/bin/umavez
-	for d in lua sql; do (find $$d -type f \( -name '*.lua' -o -name '*.sql' \)) | while read -r f; do \
+	for d in lua sql tasks; do (find $$d -type f \( -name '*.lua' -o -name '*.sql' \)) | while read -r f; do \
 	  install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/umavez/$$f; done; done
 
 .PHONY: clean

@@ -22,6 +22,10 @@ function makers.help(command)
   return block((main.parser(command):get_help()))
 end
 
+function makers.manifest()
+  return require("umavez.manifest").docs()
+end
+
 function makers.settings()
   local lines = { "| setting | type | default | environment | what |", "|---|---|---|---|---|" }
   for _, o in ipairs(conf.options()) do

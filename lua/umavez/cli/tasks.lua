@@ -1,14 +1,41 @@
 --- The tasks that a command works with, and the faults of their manifests.
 -- @module umavez.cli.tasks
 
+local json = require("umavez.json")
+local manifest = require("umavez.manifest")
+
 local M = {}
+
+local FAULT = { "file", "task", "field", "message", "found", "expected", "nearest" }
 
 --- Load all manifests and handlers.
 -- @tparam table conf the settings
 -- @treturn table the tasks by name
 -- @treturn {fault,...} every fault; tostring(fault) is its message
 function M.load(conf)
-  return require("umavez.manifest").load(conf.tasks_dir)
+  return manifest.load(conf.tasks_dir)
+end
+
+--- @treturn {string,...} the names of the tasks, sorted
+function M.names(tasks)
+  local names = json.array {}
+  for name in pairs(tasks) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  return names
+end
+
+--- @treturn {table,...} the faults as plain tables, for JSON
+function M.plain(faults)
+  local out = json.array {}
+  for i, fault in ipairs(faults) do
+    out[i] = { text = tostring(fault) }
+    for _, name in ipairs(FAULT) do
+      out[i][name] = fault[name] and tostring(fault[name]) or nil
+    end
+  end
+  return out
 end
 
 return M

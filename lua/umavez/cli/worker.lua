@@ -25,8 +25,12 @@ function M.run(args)
     cli.fail("config", "%d faults in the manifests under %s; nothing was started (`umavez check` shows them too)",
       #faults, conf.tasks_dir)
   end
-  database.check_schema(conf)
-  return require("umavez.worker").run(conf, found)
+  database.open_migrated(conf):close()
+  local code, why = require("umavez.worker").run(conf, found)
+  if why then
+    io.stderr:write("umavez worker: ", tostring(why), "\n")
+  end
+  return code
 end
 
 return M
