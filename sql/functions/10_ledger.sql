@@ -315,7 +315,8 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 DECLARE
   v_claim record;
 BEGIN
-  PERFORM 1 FROM umavez.runs r WHERE r.run_id = p_run AND r.worker_id = p_worker AND r.state = 'running' FOR UPDATE;
+  PERFORM 1 FROM umavez.runs r WHERE r.run_id = p_run AND r.worker_id = p_worker AND r.state = 'running'
+     FOR UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     RETURN 'left';
   END IF;

@@ -340,6 +340,32 @@ BEGIN
   END IF;
 END $fn$;
 
+-- release_orphans: gives back, uncounted, whatever this worker holds beside p_kept: runs taken for it by a statement whose answer
+-- it never got, so that nothing of them has begun. Gives their number.
+CREATE OR REPLACE FUNCTION umavez.release_orphans(p_worker uuid, p_kept uuid[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $fn$
+DECLARE
+  v_released bigint;
+BEGIN
+  WITH orphans AS MATERIALIZED (
+    SELECT r.run_id
+      FROM umavez.runs r
+     WHERE r.state = 'running' AND r.worker_id = p_worker AND r.run_id <> ALL (coalesce(p_kept, '{}'))
+       FOR UPDATE SKIP LOCKED
+  )
+  UPDATE umavez.runs t
+     SET state = 'available', lease_until = NULL, worker_id = NULL, deliveries = greatest(0, t.deliveries - 1),
+         run_at = clock_timestamp()
+    FROM orphans
+   WHERE t.run_id = orphans.run_id;
+  GET DIAGNOSTICS v_released = ROW_COUNT;
+  IF v_released > 0 THEN
+    PERFORM umavez.wake();
+  END IF;
+  RETURN v_released;
+END $fn$;
+
 -- end_run: ends a run without a word to the ledger (key_missing, key_reused, owner_mismatch, …). Failed runs keep their args.
 CREATE OR REPLACE FUNCTION umavez.end_run(
   p_run uuid, p_status text, p_outcome jsonb, p_failure jsonb, p_key bytea DEFAULT NULL, p_attempt integer DEFAULT NULL) RETURNS void
