@@ -434,14 +434,17 @@ static bool take_result(struct pgconn *c) {
     return false;
   }
   struct pgresult *r = pgresult_take(res);
-  if (r->err != NULL && r->err->class == ERR_ENV) c->last_fatal = *r->err;
+  bool fatal = r->err != NULL && r->err->class == ERR_ENV;
+  if (fatal) c->last_fatal = *r->err;
   if (it->kind == ITEM_SYNC) { /* FATAL behind the last answer of a group */
     pgresult_free(r);
-    return false;
+  } else {
+    pgresult_free(it->result);
+    it->result = r;
   }
-  pgresult_free(it->result);
-  it->result = r;
-  return true;
+  /* libpq would call the rest of the group skipped. Behind a pooler it may have been executed all the same. */
+  if (fatal) conn_lost(c);
+  return !fatal && it->kind != ITEM_SYNC;
 }
 
 static void take_notifications(struct pgconn *c) {

@@ -36,9 +36,9 @@ static void take_sqlstate(struct err *e) {
   for (char *p = strchr(e->message, ':'); p != NULL; p = strchr(p + 1, ':')) {
     char *code = p + 1;
     while (*code == ' ') code++;
-    int n = 0;
-    while (n < 5 && (isupper((unsigned char)code[n]) || isdigit((unsigned char)code[n]))) n++;
-    if (n < 5 || code[5] != ':' || code == p + 1) continue;
+    int n = 0, digits = 0;
+    for (; n < 5 && (isupper((unsigned char)code[n]) || isdigit((unsigned char)code[n])); n++) digits += !isupper((unsigned char)code[n]);
+    if (n < 5 || digits == 0 || code[5] != ':') continue; /* "FATAL:" has no digit */
     memcpy(e->sqlstate, code, 5);
     e->sqlstate[5] = '\0';
     memmove(code, code + 7, strlen(code + 7) + 1);
