@@ -18,6 +18,10 @@ local M = {}
 -- Coroutines that wait for the loop: nobody but the loop may resume them.
 local waiting = setmetatable({}, { __mode = "k" })
 
+-- How many coroutines are inside one another: each takes of the C stack, and LuaJIT itself does not count.
+local DEPTH_MAX = 180
+local depth = setmetatable({}, { __mode = "k" })
+
 local function pass(co, ok, first, ...)
   if ok and first == AWAIT then
     waiting[co] = true
@@ -33,7 +37,12 @@ local function resume(co, ...)
     return false, "cannot resume a coroutine that waits for an answer"
   end
   local running = co_running()
-  if not co_isyieldable() or (running and blocked[running]) then
+  local level = (depth[running] or 0) + 1
+  if level > DEPTH_MAX then
+    return false, "too many coroutines inside one another"
+  end
+  depth[co] = level
+  if not co_isyieldable() or blocked[running] then
     blocked[co] = true
   elseif blocked[co] then
     blocked[co] = nil

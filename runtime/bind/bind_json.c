@@ -13,7 +13,7 @@ struct encoder {
   struct buf *out;
   size_t max;
   struct err *e;
-  char path[160]; /* of the fault, built from the inside out */
+  char path[80]; /* of the fault, built from the inside out */
 };
 
 static int encode(struct encoder *c, int idx, int depth);
@@ -84,11 +84,9 @@ static int encode_object(struct encoder *c, int idx, int depth) {
       rc = encode(c, lua_gettop(L), depth + 1);
     }
     if (rc) {
-      char step[80] = ".";
-      struct buf shown = BUF_INIT;
-      json_write_string_lossy(&shown, key, len, 64);
-      err_copy_text(step + 1, sizeof step - 1, buf_cstr(&shown));
-      buf_fini(&shown);
+      char step[48] = ".";
+      size_t valid = json_utf8_span(key, len);
+      snprintf(step + 1, sizeof step - 1, "%.*s", (int)(valid < 40 ? valid : 40), key);
       add_path(c, step);
       lua_pop(L, 2);
       return -1;
