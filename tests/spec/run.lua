@@ -1,7 +1,7 @@
 --- Runs busted inside our own binary: `build/umavez exec tests/spec/run.lua [busted's arguments and files]`.
 --
--- Specs that need PostgreSQL take its URL from UMAVEZ_TEST_DATABASE_URL, and are pending without it. Each such file gets a
--- database of its own from tests/spec/helper.lua.
+-- Specs that need PostgreSQL take its URL from UMAVEZ_TEST_DATABASE_URL, and are pending without it. Each such file
+-- gets a database of its own from tests/spec/helper.lua.
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
 
@@ -10,9 +10,9 @@ for _, a in ipairs(arg) do
   files = files or a:sub(1, 1) ~= "-"
 end
 if not files then
-  arg[#arg + 1] = here
+  table.insert(arg, here)
 end
-arg[#arg + 1] = "--output=" .. (os.getenv("UMAVEZ_TEST_OUTPUT") or "plainTerminal")
-arg[#arg + 1] = "--pattern=_spec%.lua$"
+table.insert(arg, "--output=" .. (os.getenv("UMAVEZ_TEST_OUTPUT") or "plainTerminal"))
+table.insert(arg, "--pattern=_spec%.lua$")
 
 require("busted.runner")({ standalone = false })

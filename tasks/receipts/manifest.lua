@@ -1,0 +1,11 @@
+-- An example: a task that another one enqueues in its own transaction.
+return {
+  tasks = {
+    send = {
+      description = "write the receipt of a booked payment",
+      owner = "tenant",
+      key = { "payment_id" },
+      retention = "7d",
+    },
+  },
+}

@@ -1,0 +1,12 @@
+-- An example: webhooks of a service that repeats what is not answered in time.
+return {
+  tasks = {
+    receive = {
+      description = "store a webhook's delivery",
+      owner = "platform",
+      key = { "delivery" },
+      retention = "7d",
+      queue = "webhooks",
+    },
+  },
+}
