@@ -13,14 +13,34 @@
 /* ---- the end ---- */
 
 static void log_end(const struct run *r, enum log_level level, const char *what) {
-  char tenant[24] = "", attempt[16], deliveries[16], ms[24];
+  log_kv(level, what, "run_id", r->run_id, "task", r->task_name, "tenant", r->has_tenant ? log_i64(r->tenant_id) : NULL,
+         "attempt", log_i64(r->attempt), "deliveries", log_i64(r->deliveries), "ms",
+         log_i64(loop_now_ms(r->runner->loop) - r->started_ms), NULL);
+}
 
-  if (r->has_tenant) snprintf(tenant, sizeof tenant, "%" PRId64, r->tenant_id);
-  snprintf(attempt, sizeof attempt, "%d", r->attempt);
-  snprintf(deliveries, sizeof deliveries, "%d", r->deliveries);
-  snprintf(ms, sizeof ms, "%" PRId64, loop_now_ms(r->runner->loop) - r->started_ms);
-  log_kv(level, what, "run_id", r->run_id, "task", r->task_name, "tenant", tenant, "attempt", attempt, "deliveries",
-         deliveries, "ms", ms, NULL);
+static void find_text(const struct run *r, const char *path, struct buf *out) {
+  struct json_value v;
+
+  buf_init(out);
+  if (json_find(r->outcome, strlen(r->outcome), path, &v) == 0 && v.type == JSON_STRING &&
+      json_value_string(&v, out, NULL) < 0)
+    bug("a JSON string that was just found cannot be decoded");
+}
+
+/* Code and message only: whatever else the detail holds is the application's, and may be secret. */
+static void log_failure(const struct run *r, const char *what) {
+  struct buf code, message, sqlstate;
+
+  find_text(r, "code", &code);
+  find_text(r, "message", &message);
+  find_text(r, "sqlstate", &sqlstate);
+  log_kv(LOG_WARN_, what, "run_id", r->run_id, "task", r->task_name, "tenant",
+         r->has_tenant ? log_i64(r->tenant_id) : NULL, "attempt", log_i64(r->attempt), "deliveries",
+         log_i64(r->deliveries), "code", buf_cstr(&code), "sqlstate", sqlstate.len ? buf_cstr(&sqlstate) : NULL,
+         "message", buf_cstr(&message), "next_ms", r->permanent ? NULL : log_i64(r->delay_ms), NULL);
+  buf_fini(&code);
+  buf_fini(&message);
+  buf_fini(&sqlstate);
 }
 
 void runner_finish(struct run *r, const char *what) {
@@ -92,7 +112,7 @@ void runner_set_failure(struct run *r, const char *code, const char *message, co
   free(r->outcome);
   free(r->failure);
   r->outcome = failure_json(code, message, sqlstate);
-  r->failure = NULL;
+  r->failure = xstrdup(r->outcome);
   r->permanent = r->task && r->deliveries >= r->task->max_attempts;
   r->delay_ms = r->task ? task_backoff_ms(r->task, r->deliveries) : 0;
 }
@@ -127,7 +147,7 @@ static void on_lost_recorded(struct run *r, struct ledger_call *call) {
   }
   wait_for_retry(r);
   stats_inc(r->permanent && call->found ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
-  log_end(r, LOG_WARN_, call->found ? "run_failed_without_transaction" : "run_left_to_its_key");
+  log_failure(r, !call->found ? "run_left_to_its_key" : r->permanent ? "run_failed" : "run_retried");
   runner_finish(r, "run_lost");
 }
 
@@ -148,8 +168,7 @@ static void on_failed(struct run *r, struct ledger_call *call) {
     else
       wait_for_retry(r);
     stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
-    log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_retried", "run_id", r->run_id, "task", r->task_name, "detail",
-           call->outcome ? call->outcome : "", NULL);
+    log_failure(r, r->permanent ? "run_failed" : "run_retried");
     runner_finish(r, "run_ended");
     return;
   }
@@ -327,8 +346,7 @@ static void on_ended(struct run *r, struct ledger_call *call) {
     runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
     return;
   }
-  log_kv(LOG_WARN_, r->permanent ? "run_failed" : "run_put_off", "run_id", r->run_id, "task", r->task_name, "detail",
-         r->outcome ? r->outcome : "", NULL);
+  log_failure(r, r->permanent ? "run_failed" : "run_put_off");
   stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
   if (!r->permanent) source_due_in(r->runner->source, r->delay_ms);
   runner_finish(r, "run_ended");
@@ -354,7 +372,6 @@ void runner_put_off(struct run *r, const char *code, const char *message) {
   if (r->permanent) {
     sent = ledger_end(r->runner->control, r, on_ended);
   } else {
-    r->failure = xstrdup(r->outcome);
     sent = ledger_put_off(r->runner->control, r, on_ended);
   }
   if (!sent) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
