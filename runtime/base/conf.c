@@ -77,25 +77,26 @@ static int check_table(const char *text, const char **expected) {
 
 static struct conf_option options[] = {
 #define X(type_, name_, def_, limit, env_, doc_) \
-  {.name = #name_, .type = CONF_##type_, .def = def_, .env = env_, .doc = doc_, .offset = offsetof(struct conf, MEMBER_##type_(name_)), LIMIT_##type_(limit)},
+  {.id = CONF_ID_##name_, .name = #name_, .type = CONF_##type_, .def = def_, .env = env_, .doc = doc_, \
+   .offset = offsetof(struct conf, MEMBER_##type_(name_)), LIMIT_##type_(limit)},
     CONF_OPTIONS(X)
 #undef X
 };
 
-static char env_names[CONF_ID_COUNT][48];
+static char env_names[CONF_ID_COUNT][48]; /* UMAVEZ_<NAME>, for every option */
 
 static const char prefix[] = "UMAVEZ_";
 
 /* Makes the environment variables' names that follow from the options' names. */
 static void complete_table(void) {
   for (int i = 0; i < CONF_ID_COUNT; i++) {
-    if (options[i].env != NULL) continue;
     char *to = env_names[i];
+    if (*to != '\0') return;
     strcpy(to, prefix);
     to += strlen(prefix);
     for (const char *p = options[i].name; *p != '\0'; p++) *to++ = (char)toupper((unsigned char)*p);
     *to = '\0';
-    options[i].env = env_names[i];
+    if (options[i].env == NULL) options[i].env = env_names[i];
   }
 }
 
@@ -169,8 +170,11 @@ const struct conf_option *conf_nearest(const char *name) {
 
 static void *member(struct conf *c, const struct conf_option *o) { return (char *)c + o->offset; }
 
-static int refuse(const struct conf_option *o, const char *source, struct err *e, const char *expected) {
-  return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected %s", source, o->name, expected);
+/* What a URL was is not said: it may hold a password. */
+static int refuse(const struct conf_option *o, const char *source, const char *expected, const char *found, struct err *e) {
+  bool secret = o->id == CONF_ID_database_url || o->id == CONF_ID_valkey_url;
+  if (secret) return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected %s", source, o->name, expected);
+  return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected %s, found \"%.60s\"", source, o->name, expected, found);
 }
 
 static int parse_int(const char *text, int64_t *value) {
@@ -186,8 +190,9 @@ static int parse_int(const char *text, int64_t *value) {
 static int set_int(int64_t *to, const struct conf_option *o, const char *text, const char *source, struct err *e) {
   int64_t v;
   if (parse_int(text, &v) != 0 || v < o->min || v > o->max) {
-    return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected an integer from %" PRId64 " to %" PRId64 ", found \"%.60s\"", source, o->name,
-                   o->min, o->max, text);
+    char expected[80];
+    snprintf(expected, sizeof expected, "an integer from %" PRId64 " to %" PRId64, o->min, o->max);
+    return refuse(o, source, expected, text, e);
   }
   *to = v;
   return 0;
@@ -197,10 +202,11 @@ static int set_duration(int64_t *to, const struct conf_option *o, const char *te
   int64_t v;
   if (duration_parse(text, &v, e) != 0) return err_prefix(e, "%s: %s", source, o->name);
   if (v < o->min || v > o->max) {
-    char least[32], greatest[32];
+    char least[32], greatest[32], expected[96];
     duration_format(o->min, least);
     duration_format(o->max, greatest);
-    return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected a duration from %s to %s, found \"%.60s\"", source, o->name, least, greatest, text);
+    snprintf(expected, sizeof expected, "a duration from %s to %s", least, greatest);
+    return refuse(o, source, expected, text, e);
   }
   *to = v;
   return 0;
@@ -213,7 +219,7 @@ static int set_bool(bool *to, const struct conf_option *o, const char *text, con
     *to = strcmp(text, yes[i]) == 0;
     return 0;
   }
-  return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected true or false, found \"%.60s\"", source, o->name, text);
+  return refuse(o, source, "true or false", text, e);
 }
 
 static int set_enum(int *to, const struct conf_option *o, const char *text, const char *source, struct err *e) {
@@ -228,7 +234,9 @@ static int set_enum(int *to, const struct conf_option *o, const char *text, cons
     if (p[size] == '\0') break;
     p += size + 1;
   }
-  return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected one of %s, found \"%.60s\"", source, o->name, o->values, text);
+  char expected[96];
+  snprintf(expected, sizeof expected, "one of %s", o->values);
+  return refuse(o, source, expected, text, e);
 }
 
 static void free_list(struct conf_list *l) {
@@ -238,7 +246,8 @@ static void free_list(struct conf_list *l) {
 }
 
 /* Items are trimmed; an empty one is a fault, an empty text an empty list. */
-static int set_list(struct conf_list *to, const struct conf_option *o, const char *text, const char *source, struct err *e) {
+static int set_list(struct conf_list *to, const struct conf_option *o, const char *text, const char *source,
+                    struct err *e) {
   struct conf_list l = {NULL, 0};
   const char *p = text + strspn(text, " \t");
   while (*p != '\0' || l.n > 0) {
@@ -247,7 +256,7 @@ static int set_list(struct conf_list *to, const struct conf_option *o, const cha
     while (item > 0 && (p[item - 1] == ' ' || p[item - 1] == '\t')) item--;
     if (item == 0) {
       free_list(&l);
-      return refuse(o, source, e, "names parted by commas, none of them empty");
+      return refuse(o, source, "names parted by commas, none of them empty", text, e);
     }
     l.items = xrealloc(l.items, (size_t)(l.n + 1) * sizeof *l.items);
     l.items[l.n++] = xstrndup(p, item);
@@ -261,7 +270,7 @@ static int set_list(struct conf_list *to, const struct conf_option *o, const cha
 
 static int set_string(char **to, const struct conf_option *o, const char *text, const char *source, struct err *e) {
   const char *expected = NULL;
-  if (o->check(text, &expected) != 0) return refuse(o, source, e, expected);
+  if (o->check(text, &expected) != 0) return refuse(o, source, expected, text, e);
   free(*to);
   *to = xstrdup(text);
   return 0;
@@ -298,56 +307,65 @@ void conf_fini(struct conf *c) {
   memset(c, 0, sizeof *c);
 }
 
-static int unknown(const char *what, const char *name, const char *source, struct err *e) {
-  const struct conf_option *near = conf_nearest(name);
-  bool variable = strcmp(what, "variable") == 0;
-  if (near == NULL) return err_set(e, ERR_INPUT, "unknown_option", "%s: unknown %s %s%.60s", source, what, variable ? prefix : "", name);
-  return err_set(e, ERR_INPUT, "unknown_option", "%s: unknown %s %s%.60s; did you mean %s?", source, what, variable ? prefix : "", name,
-                 variable ? near->env : near->name);
-}
-
 int conf_set(struct conf *c, const char *name, const char *text, const char *source, struct err *e) {
   const struct conf_option *o = conf_find(name);
-  if (o == NULL) return unknown("option", name, source, e);
+  if (o == NULL) {
+    const struct conf_option *near = conf_nearest(name);
+    return err_set(e, ERR_INPUT, "unknown_option", "%s: unknown option %.60s%s%s%s", source, name,
+                   near != NULL ? "; did you mean " : "", near != NULL ? near->name : "", near != NULL ? "?" : "");
+  }
   if (set_value(c, o, text, source, e) != 0) return -1;
-  char **from = &c->source_[o - options];
+  char **from = &c->source_[o->id];
   free(*from);
   *from = xstrdup(source);
   return 0;
 }
 
-static bool is_no_setting(const char *variable) {
-  return strncmp(variable, "CONFIG=", 7) == 0 || strncmp(variable, "TEST_", 5) == 0;
-}
-
-static bool is_known_variable(const char *variable, size_t n) {
-  for (int i = 0; i < CONF_ID_COUNT; i++) {
-    if (strlen(options[i].env) == n && memcmp(options[i].env, variable, n) == 0) return true;
+/* Variables of ours that are no settings: where things lie, and what tests and tools go by. */
+static bool is_no_setting(const char *name, size_t n) {
+  static const char *const others[] = {"CONFIG", "LUA_DIR", "BIN", "LONG"};
+  if (n >= 5 && memcmp(name, "TEST_", 5) == 0) return true;
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    if (strlen(others[i]) == n && memcmp(others[i], name, n) == 0) return true;
   }
   return false;
+}
+
+static int check_variable(const char *variable, size_t n, struct err *e) {
+  size_t skip = strlen(prefix);
+  if (n < skip || memcmp(variable, prefix, skip) != 0 || is_no_setting(variable + skip, n - skip)) return 0;
+  for (int i = 0; i < CONF_ID_COUNT; i++) {
+    if (strlen(env_names[i]) == n && memcmp(env_names[i], variable, n) == 0) return 0;
+  }
+  char name[64];
+  snprintf(name, sizeof name, "%.*s", n - skip < 60 ? (int)(n - skip) : 60, variable + skip);
+  const struct conf_option *near = conf_nearest(name);
+  return err_set(e, ERR_INPUT, "unknown_option", "environment: unknown variable %s%s%s%s%s", prefix, name,
+                 near != NULL ? "; did you mean " : "", near != NULL ? near->env : "", near != NULL ? "?" : "");
+}
+
+static int load_variable(struct conf *c, const struct conf_option *o, const char *variable, struct err *e) {
+  const char *text = getenv(variable);
+  if (text == NULL || text[0] == '\0') return 0;
+  char source[80];
+  snprintf(source, sizeof source, "environment variable %s", variable);
+  return conf_set(c, o->name, text, source, e);
 }
 
 int conf_load_env(struct conf *c, struct err *e) {
   complete_table();
   for (char **p = environ; *p != NULL; p++) {
-    size_t n = strcspn(*p, "=");
-    if (strncmp(*p, prefix, strlen(prefix)) != 0 || is_no_setting(*p + strlen(prefix)) || is_known_variable(*p, n)) continue;
-    char name[64];
-    snprintf(name, sizeof name, "%.*s", (int)(n < 60 ? n : 60) - (int)strlen(prefix), *p + strlen(prefix));
-    return unknown("variable", name, "environment", e);
+    if (check_variable(*p, strcspn(*p, "="), e) != 0) return -1;
   }
   for (int i = 0; i < CONF_ID_COUNT; i++) {
-    const char *text = getenv(options[i].env);
-    if (text == NULL || text[0] == '\0') continue;
-    char source[64];
-    snprintf(source, sizeof source, "environment variable %s", options[i].env);
-    if (conf_set(c, options[i].name, text, source, e) != 0) return -1;
+    if (load_variable(c, &options[i], options[i].env, e) != 0) return -1;
+    if (options[i].env != env_names[i] && load_variable(c, &options[i], env_names[i], e) != 0) return -1;
   }
   return 0;
 }
 
 const char *conf_source(const struct conf *c, const struct conf_option *o) {
-  const char *source = c->source_[o - options];
+  const char *source = c->source_[o->id];
   return source != NULL ? source : "default";
 }
 
@@ -399,7 +417,8 @@ void conf_redact_url(const char *url, struct buf *out) {
     }
   }
   while (*p != '\0') {
-    const char *value = strncasecmp(p, "password", 8) == 0 ? p + 8 + strspn(p + 8, " \t") : NULL; /* sslpassword ends in it */
+    /* sslpassword ends in it */
+    const char *value = strncasecmp(p, "password", 8) == 0 ? p + 8 + strspn(p + 8, " \t") : NULL;
     if (value == NULL || *value != '=') {
       buf_putc(out, *p++);
       continue;

@@ -1,10 +1,11 @@
 /* conf: the settings of a process, from one table.
  *
- * Order of precedence is the order of the calls, later ones win: conf_init (defaults), conf_set for umavez.lua, conf_load_env,
- * conf_set for flags. To add an option: a line below; the struct's member, the environment variable, the messages and the docs
- * follow from it (docs/configuration.md is checked against it).
+ * Order of precedence is the order of the calls, later ones win: conf_init (defaults), conf_set for umavez.lua,
+ * conf_load_env, conf_set for flags. To add an option: a line below; the struct's member, the environment variable,
+ * the messages and the docs follow from it (docs/configuration.md is checked against it).
  *
- * A struct conf owns its strings and lists from conf_init to conf_fini; readers borrow them. Set options only at start-up.
+ * A struct conf owns its strings and lists from conf_init to conf_fini; readers borrow them. Set options only at
+ * start-up.
  */
 #ifndef UMAVEZ_BASE_CONF_H
 #define UMAVEZ_BASE_CONF_H
@@ -20,20 +21,25 @@
  *   LIST      struct conf_list name;     text: items parted by commas; limit: none
  *   ENUM      int name;                  text and limit: "a|b|c", the value is the index */
 #define CONF_OPTIONS(X) \
-  X(STRING, database_url, "", any, "DATABASE_URL", "PostgreSQL: URL or key=value string; what it leaves open comes from libpq's PG* variables") \
-  X(STRING, valkey_url, "", valkey_url, "VALKEY_URL", "Valkey: redis://[:password@]host[:port][/db] or unix:///path[?db=n]; empty: no gate") \
+  X(STRING, database_url, "", any, "DATABASE_URL", \
+    "PostgreSQL: URL or key=value string; what it leaves open comes from libpq's PG* variables") \
+  X(STRING, valkey_url, "", valkey_url, "VALKEY_URL", \
+    "Valkey: redis://[:password@]host[:port][/db] or unix:///path[?db=n]; empty: no gate") \
   X(STRING, valkey_prefix, "umavez", valkey_prefix, NULL, "first part of every key in Valkey") \
   X(STRING, tenants_table, "public.tenants", table, NULL, "the application's table of tenants, primary key id bigint") \
   X(STRING, tasks_dir, "tasks", not_empty, NULL, "folder of the manifests and handlers") \
   X(LIST, queues, "", none, NULL, "queues to work on; empty: default and all that the manifests name") \
-  X(INT, pool_size, "10", (1, 1000), NULL, "PostgreSQL connections of a process, and so the runs in their transactions at one time") \
+  X(INT, pool_size, "10", (1, 1000), NULL, \
+    "PostgreSQL connections of a process, and so the runs in their transactions at one time") \
   X(INT, prefetch, "20", (1, 10000), NULL, "runs taken from the queue in one go, and held, beyond those at work") \
   X(BOOL, prepare, "true", none, NULL, "use prepared statements; false behind a pooler that cannot keep them") \
-  X(DURATION, poll_interval, "1s", (10, 3600000), NULL, "how often an idle worker asks the queue without a notification") \
+  X(DURATION, poll_interval, "1s", (10, 3600000), NULL, \
+    "how often an idle worker asks the queue without a notification") \
   X(DURATION, lease, "30s", (1000, 86400000), NULL, "how long a run of a task that no manifest knows is held") \
   X(DURATION, drain_timeout, "25s", (0, 86400000), NULL, "how long runs may go on after SIGTERM") \
   X(DURATION, connect_timeout, "5s", (100, 600000), NULL, "how long a connection to PostgreSQL may take to come up") \
-  X(DURATION, gate_timeout, "100ms", (1, 60000), NULL, "how long an answer of Valkey may take before the gate is passed by") \
+  X(DURATION, gate_timeout, "100ms", (1, 60000), NULL, \
+    "how long an answer of Valkey may take before the gate is passed by") \
   X(DURATION, replay_cache, "1h", (0, 31536000000), NULL, "how long Valkey keeps an outcome, at most") \
   X(DURATION, identity_interval, "3s", (100, 60000), NULL, "how often the database's identity is read again") \
   X(ENUM, log_level, "info", "debug|info|warn|error", NULL, "least level of what is logged") \
@@ -69,6 +75,7 @@ struct conf {
 
 /* One row of the table, for help, docs and checks; static. */
 struct conf_option {
+  enum conf_id id;
   const char *name;
   enum conf_type type;
   const char *def;    /* the default, as text */
@@ -83,12 +90,14 @@ struct conf_option {
 void conf_init(struct conf *c); /* every option at its default */
 void conf_fini(struct conf *c);
 
-/* Sets one option from text. `source` names the place for messages: "umavez.lua", "environment", "--pool-size". A name's
- * hyphens count as underscores. -1, nothing changed: ERR_INPUT "unknown_option" (names the nearest known one) or "bad_option". */
+/* Sets one option from text. `source` names the place for messages: "umavez.lua", "environment", "--pool-size". A
+ * name's hyphens count as underscores. -1, nothing changed: ERR_INPUT "unknown_option" (names the nearest known one)
+ * or "bad_option". */
 MUST_CHECK int conf_set(struct conf *c, const char *name, const char *text, const char *source, struct err *e);
 
-/* Takes every option's variable from the environment (an empty one counts as unset), and refuses an unknown UMAVEZ_…
- * variable, except UMAVEZ_CONFIG and UMAVEZ_TEST_…, which are not settings. */
+/* Takes every option's variable from the environment; an empty one counts as unset. UMAVEZ_DATABASE_URL and
+ * UMAVEZ_VALKEY_URL win over the variables without prefix. Refuses an unknown UMAVEZ_… variable, except those that are
+ * no settings (UMAVEZ_CONFIG, UMAVEZ_LUA_DIR, UMAVEZ_TEST_… and the like). */
 MUST_CHECK int conf_load_env(struct conf *c, struct err *e);
 
 const struct conf_option *conf_find(const char *name); /* NULL when unknown */
@@ -98,8 +107,9 @@ const struct conf_option *conf_nearest(const char *name); /* by edit distance; N
 int conf_each(int (*fn)(const struct conf_option *o, void *arg), void *arg);
 
 const char *conf_type_name(enum conf_type t);
-void conf_get(const struct conf *c, const struct conf_option *o, struct buf *out); /* appends the value as text; secrets included */
-const char *conf_source(const struct conf *c, const struct conf_option *o);        /* borrows; "default" when it was not set */
+/* Appends the value as text that conf_set reads; secrets included. */
+void conf_get(const struct conf *c, const struct conf_option *o, struct buf *out);
+const char *conf_source(const struct conf *c, const struct conf_option *o); /* borrows; "default" when it was not set */
 
 /* Appends a URL or key=value string with its password replaced by "***": the only form that may be logged. */
 void conf_redact_url(const char *url, struct buf *out);

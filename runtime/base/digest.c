@@ -52,11 +52,13 @@ void digest_hmac(const void *key, size_t key_len, const void *p, size_t n, uint8
     crypto.mac_ctx = mac != NULL ? EVP_MAC_CTX_new(mac) : NULL;
     check(crypto.mac_ctx != NULL, "fetching HMAC");
     EVP_MAC_free(mac); /* the context holds its own reference */
-    const OSSL_PARAM params[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, name, 0), OSSL_PARAM_construct_end()};
+    const OSSL_PARAM params[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, name, 0),
+                                 OSSL_PARAM_construct_end()};
     check(EVP_MAC_CTX_set_params(crypto.mac_ctx, params), "HMAC-SHA-256");
   }
   size_t size = 0;
-  /* A NULL or empty key would mean "the former key" to EVP_MAC_init; HMAC pads keys with zeros, so one zero is the empty key. */
+  /* A NULL or empty key would mean "the former key" to EVP_MAC_init; HMAC pads keys with zeros, so one zero is the
+   * empty key. */
   static const unsigned char empty[1];
   check(EVP_MAC_init(crypto.mac_ctx, key_len > 0 ? key : empty, key_len > 0 ? key_len : 1, NULL), "starting HMAC");
   if (n > 0) check(EVP_MAC_update(crypto.mac_ctx, p, n), "HMAC");

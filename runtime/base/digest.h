@@ -1,9 +1,9 @@
 /* digest: SHA-256, HMAC, the framings of idempotency keys and request fingerprints, random octets.
  *
- * The framings are an interface: docs/keys.md publishes them with test vectors, so that another program can compute the same
- * digest. Primitives are libcrypto's; the algorithms are fetched once per process, on first use, and a failure there aborts
- * (a build without SHA-256 cannot run). One context per purpose is kept for the process: call from one thread only. A forked
- * child may go on using them.
+ * The framings are an interface: docs/keys.md publishes them with test vectors, so that another program can compute
+ * the same digest. Primitives are libcrypto's; the algorithms are fetched once per process, on first use, and a
+ * failure there aborts (a build without SHA-256 cannot run). One context per purpose is kept for the process: call
+ * from one thread only. A forked child may go on using them.
  */
 #ifndef UMAVEZ_BASE_DIGEST_H
 #define UMAVEZ_BASE_DIGEST_H
@@ -29,12 +29,14 @@ void key_digest_end(struct key_digest *k, uint8_t out[DIGEST_BYTES]);           
 void key_digest_drop(struct key_digest *k); /* frees without a digest; harmless after end */
 
 /* Request fingerprint, umavez.fingerprint.v1:
- *   SHA-256( "umavez.fingerprint.v1" NUL, u32be length of the task's name, its octets, u64be len, the canonical octets )
+ *   SHA-256( "umavez.fingerprint.v1" NUL, u32be length of the task's name, its octets,
+ *            u64be len, the canonical octets )
  * `canonical` is json_canonical's form of the args, or of the part of them that counts. */
 void digest_fingerprint(const char *task, const char *canonical, size_t len, uint8_t out[DIGEST_BYTES]);
 
 void digest_sha256(const void *p, size_t n, uint8_t out[DIGEST_BYTES]);
-void digest_hmac(const void *key, size_t key_len, const void *p, size_t n, uint8_t out[DIGEST_BYTES]); /* HMAC-SHA-256, RFC 2104 */
+/* HMAC-SHA-256, RFC 2104. */
+void digest_hmac(const void *key, size_t key_len, const void *p, size_t n, uint8_t out[DIGEST_BYTES]);
 
 bool digest_equal(const void *a, const void *b, size_t n); /* in constant time */
 

@@ -18,7 +18,7 @@ static int not_a_duration(const char *text, const char *why, struct err *e) {
 int duration_parse(const char *text, int64_t *ms, struct err *e) {
   const char *p = text;
   int64_t whole = 0, fraction = 0, scale = 1;
-  if (*p < '0' || *p > '9') return not_a_duration(text, "write a number and a unit, like 500ms, 30s, 10m, 24h or 7d", e);
+  if (*p < '0' || *p > '9') return not_a_duration(text, "write number and unit, like 500ms, 30s, 10m, 24h or 7d", e);
   for (; *p >= '0' && *p <= '9'; p++) {
     whole = whole * 10 + (*p - '0');
     if (whole > DURATION_MAX_MS) return not_a_duration(text, "it is above 36500d", e);
@@ -42,7 +42,8 @@ int duration_parse(const char *text, int64_t *ms, struct err *e) {
     *ms = sum;
     return 0;
   }
-  return not_a_duration(text, *p == '\0' ? "the unit is missing (ms, s, m, h or d)" : "the unit must be ms, s, m, h or d", e);
+  const char *why = *p == '\0' ? "the unit is missing (ms, s, m, h or d)" : "the unit must be ms, s, m, h or d";
+  return not_a_duration(text, why, e);
 }
 
 void duration_format(int64_t ms, char out[32]) {

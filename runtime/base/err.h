@@ -5,7 +5,8 @@
  *                a callee fills it when it returns -1 (or NULL), and leaves it untouched on success.
  *   bug()        our own fault: reports file and line, aborts.
  *   die()        start-up cannot go on: reports to stderr, exits with 1.
- * Running out of memory aborts, so the x-allocators never return NULL; whoever takes a size from outside limits it first.
+ * Running out of memory aborts, so the x-allocators never return NULL; whoever takes a size from outside limits it
+ * first.
  *
  * A struct err is plain data: copy it by assignment; it owns nothing. No function here keeps a pointer to it.
  */
@@ -59,7 +60,8 @@ void err_clear(struct err *e); /* e may be NULL */
 bool err_is_set(const struct err *e);
 const char *err_class_name(enum err_class c); /* static text */
 
-/* Copies the longest prefix of src that fits into dst[size] (with its NUL) without cutting a UTF-8 character; gives its length. */
+/* Copies the longest prefix of src that fits into dst[size] (with its NUL) without cutting a UTF-8 character; gives
+ * its length. */
 size_t err_copy_text(char *dst, size_t size, const char *src);
 
 #define bug(...) bug_at(__FILE__, __LINE__, __VA_ARGS__)

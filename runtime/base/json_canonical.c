@@ -43,9 +43,9 @@ static int on_boolean(void *arg, bool value) {
   return 0;
 }
 
-/* Is the fraction one that a writer of doubles may have meant its double by? Either d rounded to 16 or 17 digits; or anything
- * of at most 17 digits below 10^9, where RFC 8785's own example (333333333.33333329) lies and a double resolves 10^-7.
- * So fixed-point amounts with up to six decimals keep apart at every size. */
+/* Is the fraction one that a writer of doubles may have meant its double by? Either d rounded to 16 or 17 digits; or
+ * anything of at most 17 digits below 10^9, where RFC 8785's own example (333333333.33333329) lies and a double
+ * resolves 10^-7. So fixed-point amounts with up to six decimals keep apart at every size. */
 static bool stands_for_double(const struct decimal *x, double d) {
   if (decimal_is_integer(x) || x->k <= DBL_DIG || x->k > DBL_DECIMAL_DIG) return false;
   if (!isfinite(d) || d == 0) return false;
@@ -65,7 +65,8 @@ static int on_number(void *arg, const char *lexeme, size_t len) {
   before_value(c);
   if (decimal_init(&x, lexeme, len) != 0) {
     decimal_fini(&x);
-    return err_set(c->e, ERR_INPUT, "json_number", "the exponent of %.*s is out of range", len < 40 ? (int)len : 40, lexeme);
+    return err_set(c->e, ERR_INPUT, "json_number", "the exponent of %.*s is out of range", len < 40 ? (int)len : 40,
+                   lexeme);
   }
   double d = x.k > DBL_DIG && x.k <= DBL_DECIMAL_DIG ? decimal_to_double(&x) : 0;
   if (stands_for_double(&x, d)) {

@@ -8,8 +8,8 @@ int json_utf16_compare(const char *a, size_t na, const char *b, size_t nb) {
   while (i < n && a[i] == b[i]) i++;
   if (i == n) return (na > nb) - (na < nb);
   unsigned char x = (unsigned char)a[i], y = (unsigned char)b[i];
-  /* UTF-8 sorts like code points. UTF-16 differs in one place: U+10000 and above (lead octets F0…F4) begin with a surrogate,
-   * D800…DBFF, and so come before U+E000…U+FFFF (lead octets EE and EF). */
+  /* UTF-8 sorts like code points. UTF-16 differs in one place: U+10000 and above (lead octets F0…F4) begin with a
+   * surrogate, D800…DBFF, and so come before U+E000…U+FFFF (lead octets EE and EF). */
   bool x_high = x >= 0xEE, y_high = y >= 0xEE;
   if (x_high && y_high && (x >= 0xF0) != (y >= 0xF0)) return x >= 0xF0 ? -1 : 1;
   return x < y ? -1 : 1;

@@ -171,12 +171,12 @@ size_t double_shortest(double d, char digits[17], int64_t *n) {
     memcpy(digits, text, k);
     return k;
   }
-  /* Any decimal of up to DBL_DIG digits survives a normal double, so if one reads back as d, rounding d to DBL_DIG digits
-   * finds it. A subnormal has less precision: search from one digit on. */
+  /* Any decimal of up to DBL_DIG digits survives a normal double, so if one reads back as d, rounding d to DBL_DIG
+   * digits finds it. A subnormal has less precision: search from one digit on. */
   int exponent;
   bool subnormal = d < DBL_MIN;
-  /* At a power of two the doubles below lie twice as dense: the decimal nearest to d may read back as another one while the
-   * next decimal above reads back as d. */
+  /* At a power of two the doubles below lie twice as dense: the decimal nearest to d may read back as another one
+   * while the next decimal above reads back as d. */
   bool both_sides = subnormal || frexp(d, &exponent) == 0.5;
   for (int count = subnormal ? 1 : DBL_DIG; count < DBL_DECIMAL_DIG; count++) {
     if (try_digits(d, count, both_sides, digits, &k, n)) return k;

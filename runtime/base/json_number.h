@@ -1,4 +1,5 @@
-/* json_number: exact decimals and shortest doubles; for base/json_*.c only. json_number.c explains the representation. */
+/* json_number: exact decimals and shortest doubles; for base/json_*.c only. json_number.c explains the
+ * representation. */
 #ifndef UMAVEZ_BASE_JSON_NUMBER_H
 #define UMAVEZ_BASE_JSON_NUMBER_H
 

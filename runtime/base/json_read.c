@@ -22,7 +22,9 @@ static int fail_at(const char *code, size_t offset, const char *what, struct err
 }
 
 static int syntax(const struct json_reader *r, const char *expected, struct err *e) {
-  if (r->pos >= r->len) return err_set(e, ERR_INPUT, "json_syntax", "the text ends where %s should be (offset %zu)", expected, r->pos);
+  if (r->pos >= r->len) {
+    return err_set(e, ERR_INPUT, "json_syntax", "the text ends where %s should be, at offset %zu", expected, r->pos);
+  }
   unsigned char c = (unsigned char)r->text[r->pos];
   if (c > ' ' && c < 0x7F) {
     return err_set(e, ERR_INPUT, "json_syntax", "expected %s, found '%c' at offset %zu", expected, c, r->pos);
@@ -78,9 +80,13 @@ static int32_t hex4(const struct json_reader *r, size_t pos) {
   int32_t value = 0;
   for (size_t i = 0; i < 4; i++) {
     char c = r->text[pos + i];
-    int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-    if (digit < 0) return -1;
-    value = value * 16 + digit;
+    if (c >= '0' && c <= '9') {
+      value = value * 16 + (c - '0');
+    } else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F')) {
+      value = value * 16 + ((c | 0x20) - 'a' + 10);
+    } else {
+      return -1;
+    }
   }
   return value;
 }
@@ -92,11 +98,11 @@ static int read_unicode_escape(struct json_reader *r, struct err *e) {
   if (c < 0) return fail_at("json_syntax", escape, "\\u without four hex digits", e);
   r->pos += 4;
   if (c == 0 && !r->allow_nul) return fail_at("json_nul", escape, "\\u0000 is not allowed", e);
-  if (c >= 0xDC00 && c <= 0xDFFF) return fail_at("json_surrogate", escape, "low surrogate without a high one before it", e);
+  if (c >= 0xDC00 && c <= 0xDFFF) return fail_at("json_surrogate", escape, "low surrogate without a high one", e);
   if (c >= 0xD800 && c <= 0xDBFF) {
     int32_t low = -1;
     if (r->len - r->pos >= 6 && r->text[r->pos] == '\\' && r->text[r->pos + 1] == 'u') low = hex4(r, r->pos + 2);
-    if (low < 0xDC00 || low > 0xDFFF) return fail_at("json_surrogate", escape, "high surrogate without a low one behind it", e);
+    if (low < 0xDC00 || low > 0xDFFF) return fail_at("json_surrogate", escape, "high surrogate without a low one", e);
     r->pos += 6;
     c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
   }

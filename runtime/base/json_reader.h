@@ -1,7 +1,7 @@
 /* json_reader: the pull reader under json.h; for base/json_*.c only, others use json_read.
  *
- * Borrows the text until json_reader_fini. After each JSON_TOKEN_… the members below describe that token. Once -1 has been
- * returned the reader must not be asked again.
+ * Borrows the text until json_reader_fini. After each JSON_TOKEN_… the members below describe that token. Once -1 has
+ * been returned the reader must not be asked again.
  */
 #ifndef UMAVEZ_BASE_JSON_READER_H
 #define UMAVEZ_BASE_JSON_READER_H
@@ -44,7 +44,7 @@ struct json_reader {
   /* the token */
   size_t start;     /* offset of its first octet; its end is pos (for keys: before the colon) */
   size_t end;       /* offset behind its last octet */
-  const char *data; /* number's lexeme; string's or key's decoded text: in the document, or in scratch until the next token */
+  const char *data; /* number's lexeme, or decoded text of string or key: in text, or in scratch until the next token */
   size_t data_len;
 };
 

@@ -1,9 +1,9 @@
 /* list: an intrusive, circular, doubly linked list.
  *
- * The head and the links are the same struct; a struct that can be listed has a `struct list` member. A list owns nothing.
- * Invariants: a link is either in exactly one list or alone (points at itself). list_init before any other call; list_remove
- * re-initialises, so removing twice is harmless and list_linked tells whether something is listed. Pushing a link that is
- * still in a list is a bug.
+ * The head and the links are the same struct; a struct that can be listed has a `struct list` member. A list owns
+ * nothing. Invariants: a link is either in exactly one list or alone (points at itself). list_init before any other
+ * call; list_remove re-initialises, so removing twice is harmless and list_linked tells whether something is listed.
+ * Pushing a link that is still in a list is a bug.
  *
  *   struct job { struct list node; };
  *   struct job *j, *next;
@@ -42,11 +42,17 @@ static inline void list_insert_between_(struct list *node, struct list *prev, st
   next->prev = node;
 }
 
-static inline void list_push_back(struct list *head, struct list *node) { list_insert_between_(node, head->prev, head); }
+static inline void list_push_back(struct list *head, struct list *node) {
+  list_insert_between_(node, head->prev, head);
+}
 
-static inline void list_push_front(struct list *head, struct list *node) { list_insert_between_(node, head, head->next); }
+static inline void list_push_front(struct list *head, struct list *node) {
+  list_insert_between_(node, head, head->next);
+}
 
-static inline void list_insert_before(struct list *at, struct list *node) { list_insert_between_(node, at->prev, at); }
+static inline void list_insert_before(struct list *at, struct list *node) {
+  list_insert_between_(node, at->prev, at);
+}
 
 static inline void list_remove(struct list *node) {
   node->prev->next = node->next;

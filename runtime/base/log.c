@@ -142,7 +142,8 @@ void log_pairs(enum log_level level, const char *event, const struct log_pair *p
   const struct log_pair head[] = {{"ts", ts}, {"level", log_level_name(level)}, {"event", event}};
   struct buf *line = &log_state.line;
   buf_clear(line);
-  bool whole = put_pairs(line, head, 3) && put_pairs(line, log_state.common, log_state.ncommon) && put_pairs(line, pairs, n);
+  bool whole = put_pairs(line, head, 3) && put_pairs(line, log_state.common, log_state.ncommon) &&
+               put_pairs(line, pairs, n);
   bool json = log_state.format == LOG_JSON;
   if (!whole) buf_puts(line, json ? TRUNCATED_JSON : TRUNCATED_LOGFMT);
   buf_puts(line, json ? "}\n" : "\n");

@@ -1,7 +1,9 @@
-/* stats: counters and histograms of one process, from one list each; read as the Prometheus text format (version 0.0.4).
+/* stats: counters and histograms of one process, from one list each; read as the Prometheus text format (version
+ * 0.0.4).
  *
- * To add one: a line below, and stats_inc or stats_observe where it happens. Values live as long as the process; no locks,
- * call from the loop's thread only. Names in the page: umavez_<name>_total for counters, umavez_<name> for histograms.
+ * To add one: a line below, and stats_inc or stats_observe where it happens. Values live as long as the process; no
+ * locks, call from the loop's thread only. Names in the page: umavez_<name>_total for counters, umavez_<name> for
+ * histograms.
  */
 #ifndef UMAVEZ_BASE_STATS_H
 #define UMAVEZ_BASE_STATS_H
@@ -73,7 +75,8 @@ const char *stats_name(enum stats_counter c); /* static text */
 
 void stats_observe(enum stats_histogram h, int64_t value); /* a negative value counts as 0 */
 uint64_t stats_observed(enum stats_histogram h);           /* how many values so far */
-/* An upper bound, within a factor of two, of the smallest value that a share `q` (0…1) of the values does not exceed; 0 without values. */
+/* An upper bound, within a factor of two, of the smallest value that a share `q` (0…1) of the values does not exceed;
+ * 0 without values. */
 int64_t stats_quantile(enum stats_histogram h, double q);
 
 void stats_dump(struct buf *out); /* appends the page */
