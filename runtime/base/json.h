@@ -99,11 +99,10 @@ size_t json_utf8_span(const char *s, size_t n);
 /* ---- whole documents ---- */
 
 /* Appends the document's canonical form: RFC 8785 (members sorted by UTF-16 code units, no white space, ECMAScript
- * numbers), with two additions of ours. A number that a double cannot hold keeps its exact form
- * (json_number_canonical), so two different integers never share a form; a fraction of up to 17 significant digits,
- * which is what a writer of doubles can emit, is read as a double like RFC 8785 demands. Duplicate keys are refused,
- * and NUL, which jsonb could not hold. On -1 nothing is appended. Idempotent: the canonical form of a canonical form
- * is itself. */
+ * numbers), except that a number which a double cannot hold keeps its exact form (json_number_canonical): every
+ * integer, every fraction of more than 17 significant digits, and every fraction above 10^9. So two different
+ * integers never share a form, nor do two amounts of up to six decimals. Duplicate keys are refused, and NUL, which
+ * jsonb could not hold. On -1 nothing is appended. Idempotent: the canonical form of a canonical form is itself. */
 MUST_CHECK int json_canonical(const char *text, size_t len, struct buf *out, struct err *e);
 
 /* octet_length(text::jsonb::text) as PostgreSQL (UTF8 database) computes it: ": " and ", " between members, numbers

@@ -3,7 +3,6 @@
 #include "base/json_number.h"
 
 #include <float.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,20 +42,13 @@ static int on_boolean(void *arg, bool value) {
   return 0;
 }
 
-/* Is the fraction one that a writer of doubles may have meant its double by? Either d rounded to 16 or 17 digits; or
- * anything of at most 17 digits below 10^9, where RFC 8785's own example (333333333.33333329) lies and a double
- * resolves 10^-7. So fixed-point amounts with up to six decimals keep apart at every size. */
-static bool stands_for_double(const struct decimal *x, double d) {
-  if (decimal_is_integer(x) || x->k <= DBL_DIG || x->k > DBL_DECIMAL_DIG) return false;
-  if (!isfinite(d) || d == 0) return false;
-  if (x->n <= 9) return true;
-  char digits[17];
-  int64_t n;
-  for (int count = DBL_DIG + 1; count <= DBL_DECIMAL_DIG; count++) {
-    size_t k = double_digits(fabs(d), count, digits, &n);
-    if (k == x->k && n == x->n && memcmp(digits, x->digits, k) == 0) return true;
-  }
-  return false;
+/* Is the fraction read as a double? RFC 8785 says always; we do where no more than 17 significant digits were
+ * written, which is what writers of doubles emit, and the number lies below 10^9, where a double resolves 10^-7: the
+ * RFC's own example, 333333333.33333329, is such a one. So amounts with up to six decimals keep apart at every size.
+ * Up to DBL_DIG digits the exact form and the double's are the same, except for subnormals. */
+static bool stands_for_double(const struct decimal *x) {
+  if (decimal_is_integer(x) || x->k > DBL_DECIMAL_DIG || x->n > 9) return false;
+  return x->k > DBL_DIG || x->n <= DBL_MIN_10_EXP;
 }
 
 static int on_number(void *arg, const char *lexeme, size_t len) {
@@ -68,8 +60,8 @@ static int on_number(void *arg, const char *lexeme, size_t len) {
     return err_set(c->e, ERR_INPUT, "json_number", "the exponent of %.*s is out of range", len < 40 ? (int)len : 40,
                    lexeme);
   }
-  double d = x.k > DBL_DIG && x.k <= DBL_DECIMAL_DIG ? decimal_to_double(&x) : 0;
-  if (stands_for_double(&x, d)) {
+  double d = stands_for_double(&x) ? decimal_to_double(&x) : 0;
+  if (d != 0) {
     json_write_double(c->out, d);
   } else {
     decimal_write(c->out, x.negative, x.digits, x.k, x.n);
