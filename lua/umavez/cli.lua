@@ -82,9 +82,10 @@ end
 
 --- Print rows as columns.
 -- @tparam {string,...} heads
--- @tparam {table,...} rows arrays of cells; nil (false in the middle of a row) shows as "-"
+-- @tparam {table,...} rows arrays of cells; nil (false in the middle of a row) shows as "-"; columns of numbers are
+-- set to the right
 function M.print_table(heads, rows)
-  local widths, text = {}, { heads }
+  local widths, numeric, text = {}, {}, { heads }
   for i, row in ipairs(rows) do
     text[i + 1] = {}
     for c = 1, #heads do
@@ -93,6 +94,7 @@ function M.print_table(heads, rows)
         cell = "-"
       end
       text[i + 1][c] = tostring(cell)
+      numeric[c] = numeric[c] ~= false and (type(cell) == "number" or cell == "-")
     end
   end
   for _, row in ipairs(text) do
@@ -103,7 +105,8 @@ function M.print_table(heads, rows)
   for _, row in ipairs(text) do
     local line = {}
     for c, cell in ipairs(row) do
-      line[c] = cell .. (" "):rep(widths[c] - width(cell))
+      local padding = (" "):rep(widths[c] - width(cell))
+      line[c] = numeric[c] and padding .. cell or cell .. padding
     end
     print((table.concat(line, "  "):gsub(" +$", "")))
   end
