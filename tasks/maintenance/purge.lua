@@ -1,10 +1,10 @@
 -- maintenance.purge: removes what has outlived its retention.
 --
--- args: limit (keys of each ledger a run removes at most, 2000), keep_days (of finished runs, 30), ahead_days (partitions
--- made in advance, 7). `removed` is what earlier runs of the same purge have done.
+-- args: limit (keys of each ledger a run removes at most, 2000), keep_days (of finished runs, 30), ahead_days
+-- (partitions made in advance, 7). `removed` is what earlier runs of the same purge have done.
 --
--- A run is one transaction, and whoever claims a key that is just being removed waits for its end: so a run removes one small
--- batch, and enqueues the next one when more is left. The last one looks after the partitions and reports the sums.
+-- A run is one transaction, and whoever claims a key that is just being removed waits for its end: so a run removes one
+-- small batch, and enqueues the next one when more is left. The last one looks after the partitions and reports the sums.
 local DEFAULT = { limit = 2000, keep_days = 30, ahead_days = 7 }
 
 local function setting(ctx, args, name)
