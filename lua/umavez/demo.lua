@@ -150,7 +150,7 @@ local function end_strays(stage)
 end
 
 -- The demo's own settings and nobody else's.
-local function worker_environment(stage)
+local function worker_environment(stage, worker_name)
   local env = {}
   for _, pair in ipairs(sys.environ()) do
     local name = pair:match("^([^=]*)=")
@@ -163,18 +163,21 @@ local function worker_environment(stage)
   file:write("return {}\n")
   file:close()
   env.UMAVEZ_CONFIG, env.UMAVEZ_TASKS_DIR = config, tasks_dir()
-  env.DATABASE_URL, env.VALKEY_URL = stage.database_url, stage.valkey_url
+  env.DATABASE_URL = stage.database_url .. "&application_name=" .. worker_name
+  env.VALKEY_URL = stage.valkey_url
   return env
 end
 
 local function start_worker(stage)
   local log = stage.servers.dir .. "/demo-worker.log"
+  stage.started = stage.started + 1
+  local name = "demo-worker-" .. stage.started
   local pid, why = sys.spawn({ sys.readlink("/proc/self/exe"), "worker" },
-    { stdout = log, stderr = log, env = worker_environment(stage) })
+    { stdout = log, stderr = log, env = worker_environment(stage, name) })
   if not pid then
     cli.fail("failed", "cannot start a worker: %s", why)
   end
-  stage.workers[#stage.workers + 1] = pid
+  stage.workers[#stage.workers + 1] = { pid = pid, name = name }
   local file = assert(io.open(pid_file(stage), "a"))
   file:write(pid, "\n")
   file:close()
@@ -182,43 +185,44 @@ local function start_worker(stage)
 end
 
 local function check_workers(stage)
-  for _, pid in ipairs(stage.workers) do
-    if sys.poll(pid) ~= false then
+  for _, worker in ipairs(stage.workers) do
+    if sys.poll(worker.pid) ~= false then
       local log = stage.servers.dir .. "/demo-worker.log"
-      cli.fail("failed", "worker %d has ended by itself; the last lines of %s:\n%s", pid, log,
+      cli.fail("failed", "worker %d has ended by itself; the last lines of %s:\n%s", worker.pid, log,
         select(2, shell.run("tail -n 5 " .. shell.quote(log))))
     end
   end
 end
 
-local function open_transactions(db)
-  return db:one([[SELECT count(*)::int AS n FROM pg_stat_activity
-                   WHERE datname = current_database() AND wait_event = 'PgSleep']]).n
+local function effects_under_way(db, name)
+  return db:one([[SELECT count(*)::int AS n FROM pg_stat_activity WHERE datname = current_database()
+                     AND application_name = $1 AND wait_event = 'PgSleep']], name).n
 end
 
--- Kill the first worker while handlers are under way.
+-- Kill the first worker while handlers of it are under way.
 local function kill_worker(stage)
-  for _ = 1, 100 do
-    if open_transactions(stage.db) > 0 then
+  local worker, n = table.remove(stage.workers, 1), 0
+  for try = 1, 300 do
+    n = effects_under_way(stage.db, worker.name)
+    if n > (try < 100 and 1 or 0) then
       break
     end
-    sys.sleep(10)
+    sys.sleep(5)
   end
-  local n = open_transactions(stage.db)
-  local pid = table.remove(stage.workers, 1)
-  sys.kill(pid, "KILL")
-  say("  SIGKILL to worker %d, with %d effects under way in all", pid, n)
-  sys.wait(pid)
+  sys.kill(worker.pid, "KILL")
+  sys.wait(worker.pid)
+  say("  SIGKILL to worker %d, which has %d effect%s under way", worker.pid, n, n == 1 and "" or "s")
 end
 
 local function stop_workers(stage)
-  for _, pid in ipairs(stage.workers) do
-    sys.kill(pid, "TERM")
+  for _, worker in ipairs(stage.workers) do
+    sys.kill(worker.pid, "TERM")
   end
-  for _, pid in ipairs(stage.workers) do
-    local code, signal = sys.wait(pid)
+  for _, worker in ipairs(stage.workers) do
+    local code, signal = sys.wait(worker.pid)
     if code ~= 0 then
-      cli.fail("failed", "worker %d did not end well after SIGTERM: %s", pid, tostring(code or "signal " .. signal))
+      cli.fail("failed", "worker %d did not end well after SIGTERM: %s", worker.pid,
+        tostring(code or "signal " .. tostring(signal)))
     end
   end
   stage.workers = {}
@@ -227,13 +231,13 @@ end
 -- --- the play ---------------------------------------------------------------------------------------------
 
 local EVENTS = {
-  [6] = kill_worker,
-  [9] = function(stage) say("  another worker takes its place: %d", start_worker(stage)) end,
-  [12] = function(stage)
+  [3] = kill_worker,
+  [6] = function(stage) say("  another worker takes its place: %d", start_worker(stage)) end,
+  [10] = function(stage)
     stage.servers:stop_valkey("KILL")
     say("  SIGKILL to Valkey")
   end,
-  [18] = function(stage)
+  [17] = function(stage)
     stage.servers:start_valkey()
     say("  Valkey is back, empty")
   end,
@@ -315,7 +319,7 @@ function M.run(path)
   local program, version = dev.valkey_program()
   end_strays { servers = servers }
   local stage = make_database(servers)
-  stage.workers = {}
+  stage.workers, stage.started = {}, 0
   say("PostgreSQL %s and %s %s run under %s", stage.db:one("SHOW server_version").server_version, program, version,
     servers.dir)
   load_messages(stage.db, messages)
@@ -330,8 +334,8 @@ function M.run(path)
     stop_workers(stage)
     return report(stage)
   end)
-  for _, pid in ipairs(stage.workers) do
-    sys.kill(pid, "KILL")
+  for _, worker in ipairs(stage.workers) do
+    sys.kill(worker.pid, "KILL")
   end
   os.remove(pid_file(stage))
   if not ok then

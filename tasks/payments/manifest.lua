@@ -4,6 +4,7 @@ return {
     pix = {
       description = "book a payment that the bank has notified",
       owner = "tenant",
+      lease = "5s", -- a dead worker's runs are taken up by others after this
       key = { "end_to_end_id" }, -- the bank repeats a notification until it is answered
       fingerprint = { "end_to_end_id", "amount_cents" },
       retention = "7d",

@@ -4,6 +4,7 @@ return {
     send = {
       description = "write the receipt of a booked payment",
       owner = "tenant",
+      lease = "5s",
       key = { "payment_id" },
       retention = "7d",
     },

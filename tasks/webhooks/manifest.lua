@@ -4,6 +4,7 @@ return {
     receive = {
       description = "store a webhook's delivery",
       owner = "platform",
+      lease = "5s",
       key = { "delivery" },
       retention = "7d",
       queue = "webhooks",
