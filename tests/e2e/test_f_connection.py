@@ -19,7 +19,7 @@ def warm_up(env):
 
 
 def sessions(env):
-    return env.db.val("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'app_worker' AND query ILIKE 'commit%'")
+    return env.db.val("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'app_worker'")
 
 
 # --- F01, F02 --------------------------------------------------------------------------------------------------------------

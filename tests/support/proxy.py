@@ -16,6 +16,7 @@ from . import procs, resp
 from .procs import wait_until
 
 PASS, CUT, DROP = "pass", "cut", "drop"
+_BEGIN = re.compile(r"\s*(begin|start\s+transaction)\b", re.I)
 _COMMIT = re.compile(r"\s*(commit|end)\b", re.I)
 
 
@@ -228,7 +229,7 @@ class PgEvent:
     sql: str = ""
     tag: str = ""
     payload: bytes = b""
-    history: list = field(default_factory=list)   # the SQL this connection has executed since its last COMMIT or ROLLBACK
+    history: list = field(default_factory=list)   # the SQL this connection has executed since its last BEGIN, that included
 
 
 class PgProxy(Proxy):
@@ -343,6 +344,8 @@ class PgProxy(Proxy):
             sql = state["portals"].get(body.split(b"\0", 1)[0], "")
         event = PgEvent(link.number, "client", kind, sql, payload=body, history=list(state["history"]) if self.rule else [])
         if kind in "QE" and sql:
+            if _BEGIN.match(sql):
+                state["history"].clear()
             state["history"].append(sql)
             del state["history"][:-50]
         return event
@@ -359,8 +362,6 @@ class PgProxy(Proxy):
                 tag = bytes(buffer[at + 5:at + size - 1]).decode()
                 if self.rule:
                     verdict = self.rule(PgEvent(link.number, "server", "C", tag=tag, history=list(state["history"])))
-                if tag in ("COMMIT", "ROLLBACK") and verdict != CUT:
-                    state["history"].clear()
             elif self.rule:
                 verdict = self.rule(PgEvent(link.number, "server", chr(buffer[at]), payload=bytes(buffer[at + 5:at + size]),
                                             history=list(state["history"])))

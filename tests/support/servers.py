@@ -25,7 +25,7 @@ WORKER_ROLE = "app_worker"
 
 SETTINGS = {
     "fsync": "off", "full_page_writes": "off", "synchronous_commit": "on", "shared_buffers": "64MB",
-    "max_connections": "200", "listen_addresses": "", "unix_socket_permissions": "0777", "timezone": "UTC",
+    "max_connections": "300", "listen_addresses": "", "unix_socket_permissions": "0777", "timezone": "UTC",
     "log_line_prefix": "%m [%p] %q%u@%d %a ", "log_lock_waits": "on", "max_wal_size": "512MB", "autovacuum_naptime": "5s",
 }
 
@@ -69,6 +69,7 @@ class Cluster:
             self.settings["listen_addresses"] = "127.0.0.1"
         self.log = self.dir / "postgres.log"
         self.process = None
+        self.lives = 0        # how often it was started
 
     @classmethod
     def create(cls, **options):
@@ -90,6 +91,7 @@ class Cluster:
             argv += ["-c", f"{name}={value}"]
         with open(self.log, "ab") as log:
             self.process = procs.spawn(argv, death_signal=signal.SIGQUIT, stdout=log)
+        self.lives += 1
         if wait:
             self.wait_ready()
         return self
@@ -180,11 +182,11 @@ class Cluster:
 
 
 class Database:
-    """A database seen by the test, as superuser; every query on its own autocommit connection that reconnects."""
+    """A database seen by the test, as superuser, on an autocommit connection that is made anew after a restart."""
 
     def __init__(self, cluster, name):
         self.cluster, self.name = cluster, name
-        self._connection = None
+        self._connection, self._life = None, None
 
     def url(self, role=WORKER_ROLE, *, host=None, port=None, **parameters):
         """DATABASE_URL for a worker; host and port of a proxy or pooler instead of the server's own."""
@@ -200,8 +202,9 @@ class Database:
 
     def q(self, sql, *params):
         """Rows as named tuples; [] for a statement without any. `%s` are parameters; without parameters `%` is literal."""
-        if self._connection is None or self._connection.closed:
-            self._connection = self.connect()
+        if self._connection is None or self._connection.closed or self._life != self.cluster.lives:
+            self.close()
+            self._connection, self._life = self.connect(), self.cluster.lives
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(sql, params or None)
