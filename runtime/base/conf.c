@@ -152,12 +152,19 @@ static int distance(const char *a, const char *b) {
   return rows[na % 3][nb];
 }
 
+/* A name that was cut short is nearer than its distance says. */
+static bool begins_with(const char *option, const char *name) {
+  size_t n = 0;
+  while (name[n] != '\0' && folded(name[n]) == option[n]) n++;
+  return n >= 3 && name[n] == '\0';
+}
+
 const struct conf_option *conf_nearest(const char *name) {
   complete_table();
   const struct conf_option *nearest = NULL;
   int least = (int)strnlen(name, 48) / 2 + 1; /* half of it wrong is no slip of the pen */
   for (int i = 0; i < CONF_ID_COUNT; i++) {
-    int d = distance(name, options[i].name);
+    int d = begins_with(options[i].name, name) ? 1 : distance(name, options[i].name);
     if (d < least) {
       least = d;
       nearest = &options[i];

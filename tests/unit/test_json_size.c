@@ -1,8 +1,10 @@
-/* json_jsonb_size. The texts on the right are what PostgreSQL prints; tests/support/jsonb_sizes.py asks one for many more. */
+/* json_jsonb_size. The texts on the right are what PostgreSQL prints; tests/sql/test_json_size.py asks one about many more:
+ * called with "lines", this program reads a document a line and answers each with its size, or the error's code. */
 #include "cm.h"
 
 #include "base/json.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static size_t size_of(const char *text) {
@@ -92,7 +94,24 @@ static void what_jsonb_refuses_is_refused(void **state) {
   expect_refused("", "json_syntax");
 }
 
-int main(void) {
+static int answer_lines(void) {
+  char *line = NULL;
+  size_t room = 0, octets;
+  ssize_t n;
+  while ((n = getline(&line, &room, stdin)) > 0) {
+    struct err e = ERR_INIT;
+    if (json_jsonb_size(line, (size_t)n - 1, &octets, &e) == 0) {
+      printf("%zu\n", octets);
+    } else {
+      printf("%s\n", e.code);
+    }
+  }
+  free(line);
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2 && strcmp(argv[1], "lines") == 0) return answer_lines();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sizes_are_those_of_the_jsonb_text),
       cmocka_unit_test(D07_large_exponents_are_expanded),
