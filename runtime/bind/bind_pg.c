@@ -62,7 +62,7 @@ static void on_closed(void *arg, const struct err *why) { on_ready(arg); }
 
 static struct pg *check_pg(lua_State *L) {
   struct pg **box = luaL_checkudata(L, 1, PG_META);
-  if (!(*box)->c) luaL_error(L, "the connection is closed");
+  if (!(*box)->c) bind_refuse(L, "closed", "the connection is closed");
   return *box;
 }
 

@@ -256,8 +256,8 @@ const struct handler_ops *bind_run_ops(struct vm *vm) {
 
 static struct step *check_step(lua_State *L) {
   struct step *s = *(struct step **)luaL_checkudata(L, 1, STEP_META);
-  if (!s->run || !s->thread) luaL_error(L, "run is over: its ctx cannot be used any more");
-  if (vm_running(vm_of(L)) != s->thread) luaL_error(L, "this ctx belongs to another run that is at work");
+  if (!s->run || !s->thread) bind_refuse(L, "run_over", "run is over: its ctx cannot be used any more");
+  if (vm_running(vm_of(L)) != s->thread) bind_refuse(L, "run_over", "this ctx belongs to another run, which is still at work");
   return s;
 }
 
@@ -265,9 +265,9 @@ static struct step *check_step(lua_State *L) {
 static struct step *check_effect(lua_State *L) {
   struct step *s = check_step(L);
   if (s->phase != PHASE_EFFECT)
-    luaL_error(L, "prepare runs before the transaction: ctx.sql and ctx:enqueue are there in effect");
-  if (s->fail) luaL_error(L, "the run has been failed by ctx:fail: nothing more is sent");
-  if (s->retry) luaL_error(L, "the run has been put off by ctx:retry: nothing more is sent");
+    bind_refuse(L, "no_transaction", "prepare runs before the transaction: ctx.sql and ctx:enqueue are there in effect");
+  if (s->fail) bind_refuse(L, "run_over", "the run has been failed by ctx:fail: nothing more is sent");
+  if (s->retry) bind_refuse(L, "run_over", "the run has been put off by ctx:retry: nothing more is sent");
   return s;
 }
 
@@ -366,7 +366,7 @@ static int l_send(lua_State *L) {
   struct err e = ERR_INIT;
   vm_await_check(L);
   luaL_argcheck(L, n >= 0 && n <= lua_gettop(L) - 3, 3, "number of parameters");
-  if (s->pending) return luaL_error(L, "another statement of this run is under way");
+  if (s->pending) return bind_refuse(L, "run_busy", "another statement of this run is under way");
   if (bind_params_init(&params, L, 4, n, &e)) return bind_raise(L, &e);
   int rc = send(L, s, &(struct pgquery){.sql = sql, .nparams = n, .values = params.values});
   bind_params_fini(&params);
@@ -379,7 +379,7 @@ static int l_savepoint(lua_State *L) {
   char sql[96];
   snprintf(sql, sizeof sql, "%.40s umavez_%d", luaL_checkstring(L, 2), (int)luaL_checkinteger(L, 3));
   vm_await_check(L);
-  if (s->pending) return luaL_error(L, "another statement of this run is under way");
+  if (s->pending) return bind_refuse(L, "run_busy", "another statement of this run is under way");
   return send(L, s, &(struct pgquery){.sql = sql, .once = true}) ? lua_error(L) : 1;
 }
 

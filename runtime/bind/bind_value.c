@@ -175,6 +175,12 @@ int bind_raise(lua_State *L, const struct err *e) {
   return lua_error(L);
 }
 
+int bind_refuse(lua_State *L, const char *code, const char *message) {
+  struct err e = ERR_INIT;
+  err_set(&e, ERR_INPUT, code, "%s", message);
+  return bind_raise(L, &e);
+}
+
 static bool raw_string(lua_State *L, int idx, const char *name, char *out, size_t size) {
   lua_pushstring(L, name);
   lua_rawget(L, idx);

@@ -47,6 +47,8 @@ void bind_mark_array(lua_State *L, int idx);
 /* {code, message, sqlstate?, constraint?, detail?, retryable} with a metatable that prints it. */
 void bind_push_error(lua_State *L, const struct err *e);
 int bind_raise(lua_State *L, const struct err *e);
+/* Raises an error object of class ERR_INPUT. */
+int bind_refuse(lua_State *L, const char *code, const char *message);
 
 /* The fields of an error object (raw) or the text of any other error value, into *e; class ERR_SQL when it carries an
  * sqlstate. Never raises. */

@@ -159,7 +159,8 @@ static int await_gc(lua_State *L) {
 }
 
 static void await_refuse(lua_State *L, const char *why) {
-  luaL_error(L, "cannot wait here: %s", why);
+  lua_pushfstring(L, "cannot wait here: %s", why);
+  lua_error(L);
 }
 
 void vm_await_check(lua_State *L) {

@@ -4,7 +4,7 @@
 -- (partitions made in advance, 7). `removed` is what earlier runs of the same purge have done.
 --
 -- A run is one transaction, and whoever claims a key that is just being removed waits for its end: so a run removes one
--- small batch, and enqueues the next one when more is left. The last one looks after the partitions and reports the sums.
+-- small batch, and enqueues the next one when more is left. The last one looks after the partitions, and reports sums.
 local DEFAULT = { limit = 2000, keep_days = 30, ahead_days = 7 }
 
 local function setting(ctx, args, name)
