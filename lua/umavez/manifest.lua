@@ -213,6 +213,18 @@ M.fields = {
   { name = "batch", later = true },
 }
 
+-- Keys of any type, in an order that is always the same.
+local function sorted_names(t)
+  local names = {}
+  for name in pairs(t) do
+    names[#names + 1] = name
+  end
+  table.sort(names, function(a, b)
+    return tostring(a) < tostring(b)
+  end)
+  return names
+end
+
 local function names_of(fields)
   local names = {}
   for i, field in ipairs(fields) do
@@ -259,7 +271,7 @@ local function check_fields(fields, given, prefix, task, report)
       end
     end
   end
-  for name in pairs(given) do
+  for _, name in ipairs(sorted_names(given)) do
     if not known[name] then
       report({ task = task, field = prefix .. tostring(name), message = "no such field",
         nearest = type(name) == "string" and nearest(name, names_of(fields)) or nil })
@@ -351,7 +363,7 @@ local function check_manifest(content, folder, report)
     report({ message = err })
     return {}
   end
-  for name in pairs(given) do
+  for _, name in ipairs(sorted_names(given)) do
     if name ~= "tasks" then
       report({ field = tostring(name), message = "no such field",
         nearest = type(name) == "string" and nearest(name, { "tasks" }) or nil })
@@ -362,12 +374,9 @@ local function check_manifest(content, folder, report)
     return {}
   end
   local tasks = {}
-  for name, task in pairs(given.tasks) do
-    tasks[#tasks + 1] = check_task(name, task, folder, report)
+  for _, name in ipairs(sorted_names(given.tasks)) do
+    tasks[#tasks + 1] = check_task(name, given.tasks[name], folder, report)
   end
-  table.sort(tasks, function(a, b)
-    return a.name < b.name
-  end)
   return tasks
 end
 

@@ -15,4 +15,9 @@ end
 table.insert(arg, "--output=" .. (os.getenv("UMAVEZ_TEST_OUTPUT") or "plainTerminal"))
 table.insert(arg, "--pattern=_spec%.lua$")
 
-require("busted.runner")({ standalone = false })
+-- When something failed, busted leaves by an error without a value.
+local ok, err = pcall(require("busted.runner"), { standalone = false })
+if not ok and err ~= nil then
+  io.stderr:write(tostring(err), "\n")
+end
+return ok and 0 or 1
