@@ -549,7 +549,8 @@ static void on_io(void *arg, int events) {
   if (c->state != PGCONN_READY) return;
   if (list_empty(&c->sent)) (void)PQisBusy(c->pg); /* parses what came without a question */
   take_notifications(c);
-  if (!ok || PQstatus(c->pg) == CONNECTION_BAD) conn_lost(c);
+  /* A FATAL message ends the session, though the end of the stream may come later: nobody shall be lent this connection. */
+  if (!ok || PQstatus(c->pg) == CONNECTION_BAD || err_is_set(&c->last_fatal)) conn_lost(c);
   else update_io(c);
 }
 

@@ -18,7 +18,7 @@
 #include "io/backoff.h"
 #include "io/valkey_url.h"
 
-enum { BACKOFF_BASE_MS = 100, BACKOFF_CAP_MS = 2000, PROBE_MS = 2000, STABLE_MS = 10000, DRAIN_READS = 4096 };
+enum { BACKOFF_BASE_MS = 100, BACKOFF_CAP_MS = 2000, PROBE_MS = 2000, STABLE_MS = 10000, DRAIN_READS = 4096, MAX_DEADLINES = 4 };
 
 enum command_kind { COMMAND_USER, COMMAND_LOGIN, COMMAND_PROBE, COMMAND_LOAD };
 enum breaker { BREAKER_OPEN, BREAKER_PROBING, BREAKER_CLOSED };
@@ -46,6 +46,7 @@ struct link {
   struct loop_io io;
   struct loop_task flush, drop;
   int want;
+  int64_t heard_ms; /* when octets last came */
   bool connected, dead, in_write;
 };
 
@@ -249,6 +250,11 @@ static void link_write(struct link *l) {
   if (!l->dead) stamp(v);
 }
 
+static void link_read(struct link *l) {
+  l->heard_ms = loop_now_ms(l->v->loop);
+  redisAsyncHandleRead(l->ac);
+}
+
 static void on_flush(void *arg) {
   struct link *l = arg;
   if (!l->dead && l->ac != NULL) link_write(l);
@@ -256,7 +262,7 @@ static void on_flush(void *arg) {
 
 static void on_io(void *arg, int events) {
   struct link *l = arg;
-  if (events & LOOP_READ) redisAsyncHandleRead(l->ac);
+  if (events & LOOP_READ) link_read(l);
   if ((events & LOOP_WRITE) && !l->dead && l->ac != NULL) link_write(l);
 }
 
@@ -386,16 +392,24 @@ static void on_reply(redisAsyncContext *ac, void *reply, void *privdata) {
   command_ready(v, c);
 }
 
+/* When the oldest command is to be given up: a server that is at work on a long reply gets MAX_DEADLINES of them, a silent
+ * one gets one. */
+static int64_t patience_ends_ms(const struct valkey *v, const struct command *c, int64_t now) {
+  if (v->breaker != BREAKER_CLOSED) return v->probe_until_ms;
+  if (c->due_ms == 0) return now + v->timeout_ms;
+  int64_t due = v->link->heard_ms + v->timeout_ms, last = c->sent_ms + MAX_DEADLINES * v->timeout_ms;
+  if (due > last) due = last;
+  return due > c->due_ms ? due : c->due_ms;
+}
+
 static void on_deadline(void *arg) {
   struct valkey *v = arg;
   struct command *c;
   for (int i = 0; (c = list_first(&v->inflight, struct command, node)) != NULL; i++) {
-    int64_t now = loop_now_ms(v->loop);
-    int64_t due = c->due_ms != 0 ? c->due_ms : v->breaker == BREAKER_CLOSED ? now + v->timeout_ms : v->probe_until_ms;
-    int64_t left = due - now;
+    int64_t now = loop_now_ms(v->loop), until = patience_ends_ms(v, c, now);
     int waiting = 0;
-    if (left > 0) {
-      loop_timer_start(v->loop, &v->deadline, left);
+    if (until > now) {
+      loop_timer_start(v->loop, &v->deadline, until - now);
       return;
     }
     /* hiredis reads 16 KB an event: read all that has arrived before judging. */

@@ -15,8 +15,8 @@
  * After a short life of the closed state the backoff goes on where it was, so that a flapping server is not hammered, nor
  * the log. One log line per change of state.
  *
- * A deadline runs from the moment a command is handed to the socket; a loop that was busy longer than that reads what has
- * arrived before it judges.
+ * A deadline runs from the moment a command is handed to the socket, and is prolonged, up to four times the time-out in all,
+ * while replies keep coming. A loop that was busy longer than that reads what has arrived before it judges.
  *
  * Names are resolved by the system's resolver, which blocks the loop: use addresses, unix sockets, or a local cache.
  */
