@@ -9,7 +9,7 @@
 
 /* ---- parameters: everything travels as text ---- */
 
-#define PARAMS_MAX 12
+#define PARAMS_MAX 13
 
 struct params {
   const char *value[PARAMS_MAX];
@@ -199,8 +199,54 @@ static void on_settled(void *arg, struct pgresult *result) {
   answered(call, result);
 }
 
-void ledger_complete(struct run *r, ledger_done *done) {
-  struct ledger_call *call = call_new(r, 1 + COMMIT_ANSWERS, done);
+static int64_t age_ms(const struct run *r) {
+  return loop_now_ms(r->due_loop) - r->started_ms;
+}
+
+/* The first six parameters of what settles a request. */
+static void add_request(struct params *p, const struct run *r) {
+  add_text(p, r->run_id);
+  add_text(p, r->task_name);
+  add_tenant(p, r);
+  add_digest(p, r->key_hex);
+  add_int(p, r->ledger_id);
+  add_int(p, r->attempt);
+}
+
+static void send_complete_request(struct run *r, struct ledger_call *call) {
+  struct params p = {.n = 0};
+
+  add_request(&p, r);
+  add_text(&p, r->outcome);
+  add_int(&p, r->task->retention_ms);
+  add_bool(&p, r->task->history);
+  add_int(&p, age_ms(r));
+  add_text(&p, r->traceparent);
+  send(r->conn,
+       "SELECT outcome, remaining_ms FROM umavez.complete_request($1::uuid, $2, $3::bigint, $4::bytea, $5::bigint, "
+       "$6::int, $7::jsonb, $8::bigint, $9::boolean, $10::bigint, $11)",
+       &p, on_settled, call);
+}
+
+static void send_fail_request(struct run *r, struct ledger_call *call) {
+  struct params p = {.n = 0};
+
+  add_request(&p, r);
+  add_bool(&p, r->permanent);
+  add_text(&p, r->outcome);
+  add_text(&p, r->failure);
+  add_text(&p, r->args);
+  add_int(&p, r->task->retention_ms);
+  add_int(&p, age_ms(r));
+  add_text(&p, r->traceparent);
+  send(
+      r->conn,
+      "SELECT outcome, remaining_ms FROM umavez.fail_request($1::uuid, $2, $3::bigint, $4::bytea, $5::bigint, $6::int, "
+      "$7::boolean, $8::jsonb, $9::jsonb, $10::jsonb, $11::bigint, $12::bigint, $13)",
+      &p, on_settled, call);
+}
+
+static void send_complete_run(struct run *r, struct ledger_call *call) {
   struct params p = {.n = 0};
 
   add_text(&p, r->run_id);
@@ -216,11 +262,19 @@ void ledger_complete(struct run *r, ledger_done *done) {
        "$6::jsonb, "
        "$7::bigint, $8::boolean)",
        &p, on_settled, call);
+}
+
+void ledger_complete(struct run *r, ledger_done *done) {
+  struct ledger_call *call = call_new(r, 1 + COMMIT_ANSWERS, done);
+
+  if (r->request)
+    send_complete_request(r, call);
+  else
+    send_complete_run(r, call);
   send_commit(r->conn, call);
 }
 
-void ledger_fail(struct run *r, ledger_done *done) {
-  struct ledger_call *call = call_new(r, 2 + COMMIT_ANSWERS, done);
+static void send_fail_run(struct run *r, struct ledger_call *call) {
   struct params p = {.n = 0};
 
   add_text(&p, r->run_id);
@@ -234,12 +288,21 @@ void ledger_fail(struct run *r, ledger_done *done) {
   add_int(&p, r->task->retention_ms);
   add_int(&p, r->delay_ms);
   add_bool(&p, r->task->history);
-  send(r->conn, "ROLLBACK TO SAVEPOINT umavez_run", NULL, on_plain, call);
   send(r->conn,
        "SELECT outcome, remaining_ms FROM umavez.fail_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "
        "$6::boolean, $7::jsonb, "
        "$8::jsonb, $9::bigint, $10::bigint, $11::boolean)",
        &p, on_settled, call);
+}
+
+void ledger_fail(struct run *r, ledger_done *done) {
+  struct ledger_call *call = call_new(r, 2 + COMMIT_ANSWERS, done);
+
+  send(r->conn, "ROLLBACK TO SAVEPOINT umavez_run", NULL, on_plain, call);
+  if (r->request)
+    send_fail_request(r, call);
+  else
+    send_fail_run(r, call);
   send_commit(r->conn, call);
 }
 
@@ -371,6 +434,7 @@ static void on_resolve(void *arg, struct pgresult *result) {
                    : column_is(result, 0, "rolled_back") ? COMMIT_ROLLED_BACK
                                                          : COMMIT_IN_PROGRESS;
     call->failed = column_is(result, 1, "failed_permanent");
+    call->retryable = column_is(result, 1, "failed_retryable");
     call->outcome = column_text(result, 2);
     call->remaining_ms = column_int(result, 3);
   }
@@ -380,7 +444,7 @@ static void on_resolve(void *arg, struct pgresult *result) {
 bool ledger_resolve(struct control *c, struct run *r, ledger_done *done) {
   struct params p = {.n = 0};
 
-  add_text(&p, r->run_id);
+  add_text(&p, r->request ? NULL : r->run_id);
   add_tenant(&p, r);
   add_digest(&p, r->key_hex);
   add_int(&p, r->ledger_id);

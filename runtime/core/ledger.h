@@ -33,8 +33,9 @@ struct ledger_call {
 
   enum claim_verdict claim;
   enum commit_verdict commit;
-  bool found;  /* ack: the ledger holds it. fail_lost: the failure was recorded */
-  bool failed; /* the settled row is failed_permanent */
+  bool found;     /* ack: the ledger holds it. fail_lost: the failure was recorded */
+  bool retryable; /* resolve: what was committed is a retryable failure */
+  bool failed;    /* the settled row is failed_permanent */
   int64_t ledger_id;
   int attempt;
   int64_t remaining_ms; /* of the lease (busy) or of the retention (settled) */
@@ -46,7 +47,7 @@ typedef void ledger_done(struct run *r, struct ledger_call *call);
 /* ---- on the run's own connection (r->conn) ---- */
 /* BEGIN, begin_run, SAVEPOINT. Fills claim, ledger_id, attempt, failed, outcome, remaining_ms. */
 void ledger_claim(struct run *r, ledger_done *done);
-/* complete_run with r->outcome, COMMIT, session reset. Fills committed, outcome, remaining_ms. */
+/* complete_run (complete_request) with r->outcome, COMMIT, session reset. Fills committed, outcome, remaining_ms. */
 void ledger_complete(struct run *r, ledger_done *done);
 /* ROLLBACK TO the savepoint, fail_run with r->permanent, r->outcome, r->failure, r->delay_ms, COMMIT, session reset. */
 void ledger_fail(struct run *r, ledger_done *done);

@@ -59,6 +59,7 @@ void run_free(struct run *r) {
   free(r->run_at);
   free(r->outcome);
   free(r->failure);
+  free(r->answer);
   free(r);
 }
 

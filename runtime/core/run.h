@@ -44,7 +44,7 @@
   X(RUN_TAKEN, RUN_END, "unknown task, wrong owner, no key")                                    \
   X(RUN_TAKEN, RUN_DONE, "drain: given back untouched")                                         \
   X(RUN_GATE, RUN_ACK, "settled copy of the same request: REPLAY")                              \
-  X(RUN_GATE, RUN_DONE, "processing elsewhere: BUSY, or drain")                                 \
+  X(RUN_GATE, RUN_DONE, "processing elsewhere: BUSY; drain; or a request is answered with a copy")                                 \
   X(RUN_GATE, RUN_PREPARE, "acquired, or PostgreSQL decides; the task has a prepare step")      \
   X(RUN_GATE, RUN_POOL, "acquired, or PostgreSQL decides")                                      \
   X(RUN_PREPARE, RUN_POOL, "prepared")                                                          \
@@ -57,7 +57,7 @@
   X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost")                          \
   X(RUN_CLAIM, RUN_ACK, "settled, same request: REPLAY")                                        \
   X(RUN_CLAIM, RUN_END, "key reused with another request: CONFLICT")                            \
-  X(RUN_CLAIM, RUN_DONE, "held: BUSY; or the connection was lost: given back")                  \
+  X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; or a request is answered")                  \
   X(RUN_HANDLER, RUN_COMPLETE, "returned a storable outcome")                                   \
   X(RUN_HANDLER, RUN_FAIL, "failed, or raised an error")                                        \
   X(RUN_HANDLER, RUN_STOPPING, "timed out, or drain ended, while a statement was under way")    \
@@ -75,7 +75,7 @@
   X(RUN_FAIL, RUN_DONE, "recorded; or stale")                                                   \
   X(RUN_FAIL, RUN_LOST, "the record was refused, or the connection was lost before COMMIT")     \
   X(RUN_FAIL, RUN_UNKNOWN, "the connection was lost with COMMIT under way")                     \
-  X(RUN_LOST, RUN_DONE, "recorded, or left to the lease")                                       \
+  X(RUN_LOST, RUN_DONE, "recorded, or left to the lease; a request leaves no record")                                       \
   X(RUN_UNKNOWN, RUN_DONE, "resolved, or left to the redelivery")                               \
   X(RUN_ACK, RUN_DONE, "the ledger has confirmed it; or left to the lease")                     \
   X(RUN_ACK, RUN_PREPARE, "the ledger does not hold it: the gate's word is dropped")            \
@@ -87,6 +87,17 @@ enum run_state { RUN_STATES(RUN_STATE_ENUM) RUN_STATE_COUNT };
 #undef RUN_STATE_ENUM
 
 struct runner;
+
+enum run_end {
+  END_NONE,
+  END_COMPLETED,  /* committed now, or a replay of what was */
+  END_FAILED,     /* failed for good, recorded; or a replay of that */
+  END_RETRY,      /* failed; the same key may run again */
+  END_CONFLICT,   /* the key is in use with another request */
+  END_BUSY,       /* somebody else holds the key */
+  END_GIVEN_BACK, /* nothing has started: PostgreSQL is away, drain */
+  END_UNKNOWN,    /* it could not be found out whether COMMIT went through */
+};
 
 struct run {
   /* ---- public: what handler code may read ---- */
@@ -103,6 +114,16 @@ struct run {
   uint8_t fingerprint[DIGEST_BYTES];
   int64_t deadline_ms; /* loop time at which the handler is stopped; 0 outside a handler */
   char *traceparent;   /* or NULL */
+  /* ---- for a run that no queue holds (a request of the HTTP door) ---- */
+  bool request;              /* its maker fills key and fingerprint, and hears the end */
+  bool past_gate;            /* ask PostgreSQL at once: the gate's entry may be a dead holder's */
+  void (*ended)(struct run *r); /* the run is RUN_DONE; it is freed after this tick */
+  void *maker;
+  enum run_end end;          /* how it ended */
+  bool replay;               /* END_COMPLETED, END_FAILED: the answer is a stored one */
+  char *answer;              /* END_COMPLETED, END_FAILED, END_RETRY: JSON text */
+  int64_t answer_ms;         /* of the answer: what is left of its retention; END_BUSY: of the holder's lease, if known */
+
   void *handler_data;  /* bind's own; it frees it in handler_ops.drop */
 
   /* ---- private to core ---- */
@@ -126,7 +147,7 @@ struct run {
   bool draining;           /* drain ended: give back instead of recording */
   struct loop_timer timer; /* time-out, cancel deadline or next question, by state; see run_timer_start */
   struct loop_task due;    /* what the timer defers to the safe point */
-  struct loop *due_loop;
+  struct loop *due_loop;  
 
   bool permanent;           /* of the failure being recorded */
   char *outcome;            /* JSON text: what is being recorded */

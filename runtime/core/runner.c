@@ -44,22 +44,30 @@ void runner_start(struct runner *rn, struct run *r) {
 
   r->runner = rn;
   r->started_ms = loop_now_ms(rn->loop);
+  r->due_loop = rn->loop;
   if (!r->task) {
     runner_put_off(r, "unknown_task", "no manifest of this worker declares the task");
     return;
   }
+  if (r->request && (!r->task || !owner_fits(r))) bug("the request %s was not checked by its maker", r->run_id);
   if (!owner_fits(r)) {
     runner_end(r, "owner_mismatch",
                r->has_tenant ? "the task is the platform's, but the run names a tenant"
                              : "the task is a tenant's, but the run names none");
     return;
   }
-  if (runner_digests(rn, r, &e) < 0) {
+  if (r->request) {
+    hex_encode(r->key, sizeof r->key, r->key_hex);
+    hex_encode(r->fingerprint, sizeof r->fingerprint, r->fingerprint_hex);
+  } else if (runner_digests(rn, r, &e) < 0) {
     runner_end(r, e.code, e.message);
     return;
   }
   run_set_state(r, RUN_GATE);
-  gate_acquire(rn->gate, r, on_gate);
+  if (r->past_gate)
+    runner_after_gate(r);
+  else
+    gate_acquire(rn->gate, r, on_gate);
 }
 
 static void on_gate(struct run *r, const struct gate_answer *a) {
@@ -70,7 +78,13 @@ static void on_gate(struct run *r, const struct gate_answer *a) {
   switch (a->result) {
     case GATE_SETTLED:
       r->token[0] = 0;
-      runner_ack(r);
+      if (r->request) {
+        r->replay = true;
+        runner_answer(r, a->outcome, a->outcome_len, a->remaining_ms);
+        runner_finish(r, a->failed ? END_FAILED : END_COMPLETED, "request_replayed");
+      } else {
+        runner_ack(r);
+      }
       return;
     case GATE_BUSY:
       r->token[0] = 0;
@@ -185,6 +199,14 @@ static void drop_transaction(struct run *r) {
 
 static void start_handler(struct run *r);
 
+static void answer_replay(struct run *r, struct ledger_call *call) {
+  r->replay = true;
+  stats_inc(STAT_RUNS_REPLAYED);
+  runner_answer(r, call->outcome, strlen(call->outcome), call->remaining_ms);
+  gate_settle(r->runner->gate, r, call->failed, call->ledger_id, call->attempt, call->outcome, call->remaining_ms);
+  runner_finish(r, call->failed ? END_FAILED : END_COMPLETED, "request_replayed");
+}
+
 static void on_claimed(struct run *r, struct ledger_call *call) {
   if (err_is_set(&call->err)) {
     claim_failed(r, call);
@@ -198,7 +220,10 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
       return;
     case CLAIM_REPLAY:
       drop_transaction(r);
-      runner_ack(r);
+      if (r->request)
+        answer_replay(r, call);
+      else
+        runner_ack(r);
       return;
     case CLAIM_BUSY:
       runner_back(r, GIVE_BACK_BUSY, call->remaining_ms > 0 ? call->remaining_ms : RUNNER_BUSY_MS);
@@ -207,7 +232,10 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
       drop_transaction(r);
       gate_release(r->runner->gate, r);
       stats_inc(STAT_RUNS_CONFLICT);
-      runner_end(r, "key_reused", "the idempotency key was used before with another request");
+      if (r->request)
+        runner_finish(r, END_CONFLICT, "request_conflict");
+      else
+        runner_end(r, "key_reused", "the idempotency key was used before with another request");
       return;
     case CLAIM_NONE:
       bug("a claim without verdict");
@@ -282,7 +310,7 @@ static void start_handler(struct run *r) {
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
     return;
   }
-  if (r->deliveries > r->task->max_attempts) {
+  if (!r->request && r->deliveries > r->task->max_attempts) {
     runner_set_failure(r, "worker_lost", "its worker was lost each time that the handler had started", NULL);
     r->permanent = true;
     runner_fail(r);

@@ -62,6 +62,8 @@ void runner_set_failure(struct run *r, const char *code, const char *message, co
 /* Takes outcome and failure of v. */
 void runner_take_verdict(struct run *r, struct verdict *v);
 /* The end: everything lent is given back, hooks.ended is told. what: for the log line. */
-void runner_finish(struct run *r, const char *what);
+void runner_finish(struct run *r, enum run_end end, const char *what);
+/* What a request is answered with: copies. */
+void runner_answer(struct run *r, const char *outcome, size_t len, int64_t remaining_ms);
 
 #endif

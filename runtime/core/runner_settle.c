@@ -43,12 +43,21 @@ static void log_failure(const struct run *r, const char *what) {
   buf_fini(&sqlstate);
 }
 
-void runner_finish(struct run *r, const char *what) {
+void runner_answer(struct run *r, const char *outcome, size_t len, int64_t remaining_ms) {
+  free(r->answer);
+  r->answer = xmalloc(len + 1);
+  memcpy(r->answer, outcome, len);
+  r->answer[len] = 0;
+  r->answer_ms = remaining_ms;
+}
+
+void runner_finish(struct run *r, enum run_end end, const char *what) {
   struct runner *rn = r->runner;
 
   if (r->conn) bug("run %s ends while it holds a connection", r->run_id);
   log_end(r, LOG_DEBUG_, what);
   run_timer_stop(r);
+  r->end = end;
   run_set_state(r, RUN_DONE);
   rn->ops->forget(r);
   rn->hooks.ended(rn->hooks.arg, r);
@@ -73,8 +82,10 @@ void runner_back(struct run *r, enum give_back how, int64_t delay_ms) {
   if (conn) ledger_rollback_later(rn->pool, conn);
   gate_release(rn->gate, r);
   if (how == GIVE_BACK_BUSY) stats_inc(STAT_RUNS_BUSY);
-  source_give_back(rn->source, r->run_id, how, delay_ms);
-  runner_finish(r, how == GIVE_BACK_BUSY ? "run_busy" : "run_given_back");
+  if (!r->request) source_give_back(rn->source, r->run_id, how, delay_ms);
+  r->answer_ms = delay_ms;
+  runner_finish(r, how == GIVE_BACK_BUSY ? END_BUSY : END_GIVEN_BACK,
+                how == GIVE_BACK_BUSY ? "run_busy" : "run_given_back");
 }
 
 /* Somebody else has settled this claim, or the run is gone: what this transaction did is rolled back, and nothing is
@@ -113,7 +124,7 @@ void runner_set_failure(struct run *r, const char *code, const char *message, co
   free(r->failure);
   r->outcome = failure_json(code, message, sqlstate);
   r->failure = xstrdup(r->outcome);
-  r->permanent = r->task && r->deliveries >= r->task->max_attempts;
+  r->permanent = r->task && !r->request && r->deliveries >= r->task->max_attempts;
   r->delay_ms = r->task ? task_backoff_ms(r->task, r->deliveries) : 0;
 }
 
@@ -122,7 +133,7 @@ void runner_take_verdict(struct run *r, struct verdict *v) {
   free(r->failure);
   r->outcome = v->outcome;
   r->failure = v->failure;
-  r->permanent = v->kind == VERDICT_FAIL || r->deliveries >= r->task->max_attempts;
+  r->permanent = v->kind == VERDICT_FAIL || (!r->request && r->deliveries >= r->task->max_attempts);
   r->delay_ms =
       v->kind == VERDICT_RETRY && v->retry_after_ms >= 0 ? v->retry_after_ms : task_backoff_ms(r->task, r->deliveries);
 }
@@ -135,7 +146,7 @@ static bool is_server_fault(const struct err *e) {
 
 static void wait_for_retry(struct run *r) {
   gate_release(r->runner->gate, r);
-  source_due_in(r->runner->source, r->delay_ms);
+  if (!r->request) source_due_in(r->runner->source, r->delay_ms);
 }
 
 static void on_lost_recorded(struct run *r, struct ledger_call *call) {
@@ -148,12 +159,19 @@ static void on_lost_recorded(struct run *r, struct ledger_call *call) {
   wait_for_retry(r);
   stats_inc(r->permanent && call->found ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
   log_failure(r, !call->found ? "run_left_to_its_key" : r->permanent ? "run_failed" : "run_retried");
-  runner_finish(r, "run_lost");
+  runner_finish(r, END_RETRY, "run_lost");
 }
 
 void runner_lost(struct run *r) {
   give_connection_back(r, false);
   run_set_state(r, RUN_LOST);
+  if (r->request) { /* nothing stands in the ledger, and the client comes again */
+    log_failure(r, "request_failed");
+    gate_release(r->runner->gate, r);
+    runner_answer(r, r->outcome, strlen(r->outcome), 0);
+    runner_finish(r, END_RETRY, "request_lost");
+    return;
+  }
   if (!ledger_fail_lost(r->runner->control, r, r->runner->worker_id, on_lost_recorded))
     runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
 }
@@ -169,7 +187,8 @@ static void on_failed(struct run *r, struct ledger_call *call) {
       wait_for_retry(r);
     stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
     log_failure(r, r->permanent ? "run_failed" : "run_retried");
-    runner_finish(r, "run_ended");
+    runner_answer(r, call->outcome, strlen(call->outcome), call->remaining_ms);
+    runner_finish(r, r->permanent ? END_FAILED : END_RETRY, "run_ended");
     return;
   }
   if (call->lost && !call->refused) {
@@ -229,7 +248,8 @@ static void on_completed(struct run *r, struct ledger_call *call) {
     give_connection_back(r, !call->lost);
     gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
     stats_inc(STAT_RUNS_COMPLETED);
-    runner_finish(r, "run_completed");
+    if (r->request) runner_answer(r, call->outcome, strlen(call->outcome), call->remaining_ms);
+    runner_finish(r, END_COMPLETED, "run_completed");
   } else if (call->lost && !call->refused) {
     to_unknown(r);
   } else if (is_stale(e)) {
@@ -267,7 +287,7 @@ static void resolve_later(struct run *r) {
   if (++r->resolves > RUNNER_RESOLVES_MAX) {
     log_end(r, LOG_WARN_, "commit_unresolved");
     r->token[0] = 0; /* the entry goes by its own TTL: nothing is known */
-    runner_finish(r, "run_unresolved");
+    runner_finish(r, END_UNKNOWN, "run_unresolved");
     return;
   }
   run_timer_start(r, r->runner->loop, RUNNER_RESOLVE_MS, resolve);
@@ -284,12 +304,19 @@ static void on_resolved(struct run *r, struct ledger_call *call) {
     runner_back(r, GIVE_BACK_COUNTED, 0);
     return;
   }
+  if (call->retryable) {
+    stats_inc(STAT_RUNS_FAILED_RETRYABLE);
+    wait_for_retry(r);
+    runner_finish(r, END_RETRY, "run_resolved");
+    return;
+  }
   stats_inc(call->failed ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_COMPLETED);
   if (call->outcome && call->remaining_ms > 0)
     gate_settle(r->runner->gate, r, call->failed, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
   else
     gate_release(r->runner->gate, r);
-  runner_finish(r, "run_resolved");
+  if (call->outcome) runner_answer(r, call->outcome, strlen(call->outcome), call->remaining_ms);
+  runner_finish(r, call->failed ? END_FAILED : END_COMPLETED, "run_resolved");
 }
 
 static void resolve(void *arg) {
@@ -319,7 +346,7 @@ static void on_acked(struct run *r, struct ledger_call *call) {
   if (call->found) {
     stats_inc(STAT_RUNS_REPLAYED);
     gate_settle(r->runner->gate, r, call->failed, call->ledger_id, call->attempt, call->outcome, call->remaining_ms);
-    runner_finish(r, "run_replayed");
+    runner_finish(r, call->failed ? END_FAILED : END_COMPLETED, "run_replayed");
     return;
   }
   /* The ledger does not hold what the gate (or an earlier look) said. PostgreSQL decides, and our copy will replace
@@ -349,7 +376,7 @@ static void on_ended(struct run *r, struct ledger_call *call) {
   log_failure(r, r->permanent ? "run_failed" : "run_put_off");
   stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
   if (!r->permanent) source_due_in(r->runner->source, r->delay_ms);
-  runner_finish(r, "run_ended");
+  runner_finish(r, END_FAILED, "run_ended");
 }
 
 void runner_end(struct run *r, const char *code, const char *message) {

@@ -83,6 +83,10 @@ void sched_free(struct sched *s) {
   free(s);
 }
 
+bool sched_draining(const struct sched *s) {
+  return s->draining;
+}
+
 int sched_in_flight(const struct sched *s) {
   return s->nready + s->nstarted;
 }
@@ -182,7 +186,14 @@ void sched_held(void *arg, void (*each)(void *each_arg, const struct run *r), vo
 
   for (int i = 0; i < 2; i++)
     for (struct list *n = lists[i]->next; n != lists[i]; n = n->next)
-      each(each_arg, container_of(n, struct run, node));
+      if (!container_of(n, struct run, node)->request) each(each_arg, container_of(n, struct run, node));
+}
+
+void sched_adopt(struct sched *s, struct run *r) {
+  list_push_back(&s->started, &r->node);
+  s->nstarted++;
+  r->task->running++;
+  runner_start(s->runner, r);
 }
 
 void sched_on_ended(void *arg, struct run *r) {
@@ -192,6 +203,7 @@ void sched_on_ended(void *arg, struct run *r) {
   s->nstarted--;
   s->ended++;
   if (r->task) r->task->running--;
+  if (r->ended) r->ended(r);
   loop_free_later(s->loop, free_run, r);
   loop_defer(s->loop, s->draining ? &s->drain_check : &s->dispatch);
 }
@@ -227,7 +239,7 @@ static void on_renew(void *arg) {
   for (int i = 0; i < 2; i++) {
     for (struct list *l = lists[i]->next; l != lists[i]; l = l->next) {
       struct run *r = container_of(l, struct run, node);
-      if (renewable(r)) runs[n++] = r;
+      if (!r->request && renewable(r)) runs[n++] = r;
       if (r->task && r->token[0]) gate_renew(s->gate, r);
       if (r->state == RUN_HANDLER && r->pending == 0 && pgconn_state(r->conn) == PGCONN_READY)
         ledger_keep_alive(r->conn);

@@ -10,6 +10,8 @@
 #ifndef UMAVEZ_CORE_SCHED_H
 #define UMAVEZ_CORE_SCHED_H
 
+#include <stdbool.h>
+
 #include "core/runner.h"
 #include "core/source.h"
 #include "io/loop.h"
@@ -36,6 +38,11 @@ void sched_pause(struct sched *s);
  * called once, with the number of runs that could not even be given back. Calling it again with a shorter time
  * hurries. */
 void sched_drain(struct sched *s, int64_t timeout_ms, void (*drained)(void *arg, int left), void *arg);
+
+/* Starts a request (run.h): renewed, drained and freed like the others. Takes r, which is in RUN_TAKEN, its key and
+ * fingerprint filled. Not while draining (sched_draining). */
+void sched_adopt(struct sched *s, struct run *r);
+bool sched_draining(const struct sched *s);
 
 /* For runner_hooks and source_hooks; arg is the sched. */
 void sched_on_ended(void *arg, struct run *r);

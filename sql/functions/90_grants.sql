@@ -48,6 +48,8 @@ BEGIN
       umavez.complete_run(uuid, bigint, bytea, bigint, integer, jsonb, bigint, boolean),
       umavez.fail_run(uuid, bigint, bytea, bigint, integer, boolean, jsonb, jsonb, bigint, bigint, boolean),
       umavez.fail_lost_run(uuid, uuid, bigint, bytea, bytea, boolean, jsonb, jsonb, bigint, bigint, boolean),
+      umavez.complete_request(uuid, text, bigint, bytea, bigint, integer, jsonb, bigint, boolean, bigint, text),
+      umavez.fail_request(uuid, text, bigint, bytea, bigint, integer, boolean, jsonb, jsonb, jsonb, bigint, bigint, text),
       umavez.ack_replay(uuid, bigint, bytea, bytea, boolean), umavez.resolve_commit(uuid, bigint, bytea, bigint, integer),
       umavez.gate_secret()
       TO umavez_worker;
