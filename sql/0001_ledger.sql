@@ -40,7 +40,7 @@ CREATE TABLE umavez.idempotency_keys (
   CONSTRAINT idempotency_keys_outcome_check CHECK (jsonb_typeof(outcome) = 'object' AND octet_length(outcome::text) <= 4096),
   CONSTRAINT idempotency_keys_request_fingerprint_check CHECK (octet_length(request_fingerprint) = 32),
   CONSTRAINT idempotency_keys_status_check CHECK (status IN ('processing', 'completed', 'failed_retryable', 'failed_permanent'))
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02);
 
 CREATE TABLE umavez.platform_idempotency_keys (
   id                  bigint GENERATED ALWAYS AS IDENTITY,
@@ -60,7 +60,7 @@ CREATE TABLE umavez.platform_idempotency_keys (
   CONSTRAINT platform_idempotency_keys_outcome_check CHECK (jsonb_typeof(outcome) = 'object' AND octet_length(outcome::text) <= 4096),
   CONSTRAINT platform_idempotency_keys_request_fingerprint_check CHECK (octet_length(request_fingerprint) = 32),
   CONSTRAINT platform_idempotency_keys_status_check CHECK (status IN ('processing', 'completed', 'failed_retryable', 'failed_permanent'))
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02);
 
 -- A zone reaches from its from_id to the next zone's: a zone that is taken away falls to its predecessor, so that an id committed
 -- late never lies outside every zone. The zone from 0 always stays.
