@@ -18,7 +18,7 @@ RULES = {
     "leases": "no run holds a lease when no worker lives (off: a worker was killed)",
     "sessions": "no worker's session is inside a transaction when no run is running, none outlives its worker",
     "gate_ttl": "every gate entry has a TTL",
-    "gate_tokens": "no processing entry of an ended run is left",
+    "gate_tokens": "no processing entry of an ended run is left (off: Valkey or the worker was away when the run ended; the entry's TTL ends it)",
     "gate_truth": "every authentic settled entry of this database says what the ledger says",
     "exit_status": "workers end with 0 on SIGTERM",
     "worker_death": "no worker ended by itself, no sanitizer spoke",
