@@ -54,6 +54,12 @@ const char *json_type_name(enum json_type type);
  * be addressed. */
 MUST_CHECK int json_find(const char *text, size_t len, const char *path, struct json_value *out);
 
+/* Calls each(arg, key, key_len, value) for every member of an object, in the document's order; keys are decoded, borrowed
+ * for the call. Stops and returns what each returned when that is not 0. -1 with *e: no JSON, or no object. */
+MUST_CHECK int json_each_member(const char *text, size_t len,
+                                int (*each)(void *arg, const char *key, size_t key_len, const struct json_value *v),
+                                void *arg, struct err *e);
+
 /* Appends the decoded text of a JSON_STRING value. -1 for other types and bad strings. */
 MUST_CHECK int json_value_string(const struct json_value *v, struct buf *out, struct err *e);
 

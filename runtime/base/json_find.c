@@ -76,6 +76,32 @@ int json_find(const char *text, size_t len, const char *path, struct json_value 
   }
 }
 
+int json_each_member(const char *text, size_t len,
+                     int (*each)(void *arg, const char *key, size_t key_len, const struct json_value *v), void *arg,
+                     struct err *e) {
+  struct json_reader r;
+  struct json_value v;
+  struct buf key = BUF_INIT;
+  int result = 0;
+  json_reader_init(&r, text, len, true);
+  int token = json_reader_next(&r, e);
+  if (token >= 0 && token != JSON_TOKEN_BEGIN_OBJECT)
+    token = err_set(e, ERR_INPUT, "json_type", "expected an object, found %s", json_type_name(type_of(token)));
+  while (token >= 0 && result == 0 && (token = json_reader_next(&r, e)) == JSON_TOKEN_KEY) {
+    buf_clear(&key);
+    buf_append(&key, r.data, r.data_len);
+    token = json_reader_next(&r, e);
+    if (token >= 0 && take_value(&r, token, &v) != 0)
+      token = err_set(e, ERR_INPUT, "json_syntax", "a member's value does not end");
+    if (token >= 0) result = each(arg, buf_cstr(&key), key.len, &v);
+  }
+  if (token >= 0 && result == 0 && (token = json_reader_next(&r, e)) > JSON_TOKEN_END)
+    token = err_set(e, ERR_INPUT, "json_syntax", "something follows the object");
+  buf_fini(&key);
+  json_reader_fini(&r);
+  return token < 0 ? -1 : result;
+}
+
 int json_value_string(const struct json_value *v, struct buf *out, struct err *e) {
   if (v->type != JSON_STRING) {
     return err_set(e, ERR_INPUT, "json_type", "expected a string, found %s", json_type_name(v->type));

@@ -28,7 +28,20 @@ static void free_strings(char **strings, int n) {
   free(strings);
 }
 
+static void task_http_free(struct task_http *h) {
+  if (!h) return;
+  free(h->method);
+  free(h->path);
+  free(h->key_header);
+  free(h->scope);
+  free(h->signature_header);
+  free(h->signature_prefix);
+  free(h->signature_env);
+  free(h);
+}
+
 static void task_free(struct task *t) {
+  task_http_free(t->http);
   free_strings(t->key_paths, t->nkey_paths);
   free_strings(t->fingerprint_paths, t->nfingerprint_paths);
   free(t->queue);

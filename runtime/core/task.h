@@ -22,6 +22,27 @@ enum task_owner { TASK_OWNER_TENANT, TASK_OWNER_PLATFORM };
 /* Where the idempotency key comes from. */
 enum task_key { TASK_KEY_RUN_ID, TASK_KEY_PATHS, TASK_KEY_FUNCTION };
 
+/* How a task is reached over HTTP; core/door reads it. */
+enum task_http_mode { TASK_HTTP_RUN, TASK_HTTP_ENQUEUE };
+enum task_http_key { TASK_HTTP_KEY_REQUIRED, TASK_HTTP_KEY_OPTIONAL, TASK_HTTP_KEY_HEADER };
+enum task_http_auth { TASK_HTTP_AUTH_TOKEN, TASK_HTTP_AUTH_NONE, TASK_HTTP_AUTH_SIGNATURE };
+
+struct task_http {
+  char *method; /* "POST" */
+  char *path;   /* "/orders/{order_id}/refunds" */
+  enum task_http_mode mode;
+  enum task_http_key key;
+  char *key_header; /* TASK_HTTP_KEY_HEADER: the sender's header that names the operation */
+  bool key_uuid;
+  int64_t wait_ms; /* how long a duplicate waits for the first one's answer */
+  enum task_http_auth auth;
+  char *scope;             /* TASK_HTTP_AUTH_TOKEN: what the token must allow; the task's name by default */
+  char *signature_header;  /* TASK_HTTP_AUTH_SIGNATURE: HMAC-SHA-256 of the body, in hex, behind signature_prefix */
+  char *signature_prefix;  /* "sha256=" or "" */
+  char *signature_env;     /* the environment variable with the secret */
+  int64_t max_body_bytes;
+};
+
 struct task {
   struct list node; /* in the registry */
   char *name;       /* "payments.pix" */
@@ -40,6 +61,7 @@ struct task {
   int concurrency;  /* runs of this task at once in one worker; 0: no limit of its own */
   bool history;     /* false: a completed run leaves no finished_runs row */
   bool has_prepare; /* has a step before the transaction */
+  struct task_http *http;      /* NULL: no door. The task owns it */
   int running;      /* runs that sched has started and not yet ended */
 };
 
