@@ -16,6 +16,16 @@ struct reading {
   struct buf code;
 };
 
+/* Failures that the runtime names itself are faults of the application, not of the request. */
+static bool is_fault(const char *code) {
+  static const char *const faults[] = {"outcome_invalid", "outcome_too_large", "timeout", "sql",
+                                       "error",           "worker_lost"};
+
+  for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+    if (strcmp(code, faults[i]) == 0) return true;
+  return false;
+}
+
 static int status_of(const struct json_value *v, int otherwise) {
   double d;
 
@@ -71,7 +81,7 @@ static int read_member(void *arg, const char *key, size_t key_len, const struct 
   struct reading *rd = arg;
 
   if (is(key, key_len, "status") && v->type == JSON_NUMBER) {
-    rd->answer->status = status_of(v, rd->answer->status);
+    rd->answer->status = status_of(v, 0);
   } else if (is(key, key_len, "headers") && v->type == JSON_OBJECT && !rd->failed) {
     return json_each_member(v->text, v->len, add_header, rd->answer, NULL);
   } else if (is(key, key_len, "body") && !rd->failed) {
@@ -92,14 +102,16 @@ static void write_body(struct reading *rd) {
 
   if (rd->failed) {
     buf_puts(&a->body, "{\"type\":\"urn:umavez:failure:");
-    for (size_t i = 0; i < rd->code.len; i++) { /* a code is the application's text: what a URN does not take is encoded */
+    for (size_t i = 0; i < rd->code.len;
+         i++) { /* a code is the application's text: what a URN does not take is encoded */
       unsigned char c = (unsigned char)rd->code.data[i];
       if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c && strchr("-._~", c)))
         buf_putc(&a->body, (char)c);
       else
         buf_printf(&a->body, "%%%02X", c);
     }
-    buf_printf(&a->body, "\",\"title\":\"The request was refused\",\"status\":%d%s", a->status, rd->rest.len ? "," : "");
+    buf_printf(&a->body, "\",\"title\":\"The request was refused\",\"status\":%d%s", a->status,
+               rd->rest.len ? "," : "");
     buf_append(&a->body, rd->rest.data, rd->rest.len);
     buf_putc(&a->body, '}');
   } else if (rd->body.type != JSON_ABSENT) {
@@ -117,9 +129,9 @@ int door_answer_init(struct door_answer *a, const char *outcome, size_t len, boo
 
   memset(a, 0, sizeof *a);
   buf_init(&a->body);
-  a->status = failed ? 422 : 200;
   rc = json_each_member(outcome, len, read_member, &rd, e);
   if (rc == 0) {
+    if (a->status == 0) a->status = !failed ? 200 : is_fault(buf_cstr(&rd.code)) ? 500 : 422;
     if (a->status == 204 || a->status == 304)
       buf_clear(&a->body);
     else
@@ -134,7 +146,8 @@ int door_answer_init(struct door_answer *a, const char *outcome, size_t len, boo
 }
 
 void door_answer_fini(struct door_answer *a) {
-  for (int i = 0; i < a->nheaders; i++) buf_fini(&a->header[i].value);
+  for (int i = 0; i < a->nheaders; i++)
+    buf_fini(&a->header[i].value);
   a->nheaders = 0;
   buf_fini(&a->body);
 }

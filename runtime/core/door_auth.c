@@ -40,7 +40,8 @@ struct door_auth *door_auth_new(struct loop *loop, struct control *control) {
 
   a->loop = loop;
   a->control = control;
-  for (int i = 0; i < BUCKETS; i++) list_init(&a->bucket[i]);
+  for (int i = 0; i < BUCKETS; i++)
+    list_init(&a->bucket[i]);
   return a;
 }
 
@@ -53,7 +54,8 @@ static void entry_free(struct door_auth *a, struct entry *en) {
 
 static void clear(struct door_auth *a) {
   for (int i = 0; i < BUCKETS; i++)
-    while (!list_empty(&a->bucket[i])) entry_free(a, container_of(a->bucket[i].next, struct entry, node));
+    while (!list_empty(&a->bucket[i]))
+      entry_free(a, container_of(a->bucket[i].next, struct entry, node));
 }
 
 void door_auth_free(struct door_auth *a) {
@@ -167,7 +169,8 @@ const char *door_auth_bearer(const char *authorization) {
     continue;
   for (n = 0; p[n] && (isalnum((unsigned char)p[n]) || strchr("-._~+/", p[n])); n++)
     continue;
-  while (p[n] == '=') n++;
+  while (p[n] == '=')
+    n++;
   return n > 0 && n <= 512 && p[n] == 0 ? p : NULL;
 }
 

@@ -19,8 +19,8 @@ enum { DOOR_AUTH_CACHE_MS = 2000, DOOR_AUTH_CACHE_ENTRIES = 4096 };
 struct door_auth;
 
 struct door_identity {
-  bool known;       /* false: no such token, or it was revoked or has expired */
-  bool has_tenant;  /* false: the platform's token */
+  bool known;      /* false: no such token, or it was revoked or has expired */
+  bool has_tenant; /* false: the platform's token */
   int64_t tenant_id;
   const char *scopes; /* JSON array of strings; "*" allows all */
 };

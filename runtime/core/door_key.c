@@ -13,7 +13,8 @@ static int parse_quoted(const char *value, struct buf *key, struct err *e) {
   for (; *p && *p != '"'; p++) {
     if (*p == '\\' && *++p != '"' && *p != '\\')
       return invalid(e, "has a backslash that escapes neither a quote nor a backslash");
-    if ((unsigned char)*p < 0x20 || (unsigned char)*p > 0x7e) return invalid(e, "has a character that is not printable ASCII");
+    if ((unsigned char)*p < 0x20 || (unsigned char)*p > 0x7e)
+      return invalid(e, "has a character that is not printable ASCII");
     buf_putc(key, *p);
   }
   if (*p != '"') return invalid(e, "begins with a quote and does not end with one");
@@ -23,7 +24,8 @@ static int parse_quoted(const char *value, struct buf *key, struct err *e) {
 
 static int parse_bare(const char *value, struct buf *key, struct err *e) {
   for (const char *p = value; *p; p++) {
-    if ((unsigned char)*p < 0x20 || (unsigned char)*p > 0x7e) return invalid(e, "has a character that is not printable ASCII");
+    if ((unsigned char)*p < 0x20 || (unsigned char)*p > 0x7e)
+      return invalid(e, "has a character that is not printable ASCII");
     if (strchr(" ,\"\\", *p)) return invalid(e, "has a blank, comma, quote or backslash; put such a key into quotes");
     buf_putc(key, *p);
   }
@@ -41,7 +43,8 @@ int door_key_parse(const char *value, bool uuid_only, struct buf *key, struct er
 }
 
 static void add_u32(struct buf *b, size_t n) {
-  for (int shift = 24; shift >= 0; shift -= 8) buf_putc(b, (char)(n >> shift));
+  for (int shift = 24; shift >= 0; shift -= 8)
+    buf_putc(b, (char)(n >> shift));
 }
 
 static void add_part(struct buf *b, const char *p, size_t n) {

@@ -84,7 +84,8 @@ struct door_routes *door_routes_new(struct err *e) {
 void door_routes_free(struct door_routes *rs) {
   if (!rs) return;
   for (int i = 0; i < rs->n; i++)
-    for (int k = 0; k < rs->route[i].nsegments; k++) free(rs->route[i].segment[k].text);
+    for (int k = 0; k < rs->route[i].nsegments; k++)
+      free(rs->route[i].segment[k].text);
   free(rs->route);
   free(rs);
 }
@@ -120,12 +121,14 @@ struct path {
 };
 
 static void path_fini(struct path *p) {
-  for (int i = 0; i < SEGMENTS_MAX; i++) buf_fini(&p->segment[i]);
+  for (int i = 0; i < SEGMENTS_MAX; i++)
+    buf_fini(&p->segment[i]);
 }
 
 static bool path_split(const char *text, struct path *p) {
   p->n = 0;
-  for (int i = 0; i < SEGMENTS_MAX; i++) buf_init(&p->segment[i]);
+  for (int i = 0; i < SEGMENTS_MAX; i++)
+    buf_init(&p->segment[i]);
   while (*text == '/') {
     size_t n = strcspn(++text, "/");
     if (p->n == SEGMENTS_MAX) {
@@ -174,8 +177,8 @@ static enum door_match match(const struct door_routes *rs, const char *method, c
   return allow->len ? DOOR_NO_METHOD : DOOR_NO_PATH;
 }
 
-enum door_match door_routes_match(const struct door_routes *rs, const char *method, const char *path, struct task **task,
-                                  struct buf *params, struct buf *allow) {
+enum door_match door_routes_match(const struct door_routes *rs, const char *method, const char *path,
+                                  struct task **task, struct buf *params, struct buf *allow) {
   struct path p;
   enum door_match m = path_split(path, &p) ? match(rs, method, &p, task, params, allow) : DOOR_BAD_PATH;
 

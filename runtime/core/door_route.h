@@ -23,7 +23,7 @@ enum door_match { DOOR_MATCH, DOOR_NO_PATH, DOOR_NO_METHOD, DOOR_BAD_PATH };
 
 /* DOOR_MATCH: *task, and params gets the parameters as members of a JSON object without braces: "order_id":"7".
  * DOOR_NO_METHOD: allow gets the methods that the path has, "GET, POST". DOOR_BAD_PATH: an escape or a value is not valid. */
-enum door_match door_routes_match(const struct door_routes *rs, const char *method, const char *path, struct task **task,
-                                  struct buf *params, struct buf *allow);
+enum door_match door_routes_match(const struct door_routes *rs, const char *method, const char *path,
+                                  struct task **task, struct buf *params, struct buf *allow);
 
 #endif

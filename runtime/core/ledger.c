@@ -219,7 +219,7 @@ static void send_complete_request(struct run *r, struct ledger_call *call) {
   add_request(&p, r);
   add_text(&p, r->outcome);
   add_int(&p, r->task->retention_ms);
-  add_bool(&p, r->task->history);
+  add_bool(&p, r->task->history && !r->no_history);
   add_int(&p, age_ms(r));
   add_text(&p, r->traceparent);
   send(r->conn,

@@ -87,6 +87,7 @@ enum run_state { RUN_STATES(RUN_STATE_ENUM) RUN_STATE_COUNT };
 #undef RUN_STATE_ENUM
 
 struct runner;
+struct handler_ops;
 
 enum run_end {
   END_NONE,
@@ -119,6 +120,8 @@ struct run {
   bool past_gate;            /* ask PostgreSQL at once: the gate's entry may be a dead holder's */
   void (*ended)(struct run *r); /* the run is RUN_DONE; it is freed after this tick */
   void *maker;
+  const struct handler_ops *ops; /* its own, instead of the runner's; NULL: the runner's */
+  bool no_history;               /* leaves no row in finished_runs */
   enum run_end end;          /* how it ended */
   bool replay;               /* END_COMPLETED, END_FAILED: the answer is a stored one */
   char *answer;              /* END_COMPLETED, END_FAILED, END_RETRY: JSON text */

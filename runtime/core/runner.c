@@ -102,13 +102,13 @@ static void on_gate(struct run *r, const struct gate_answer *a) {
 static void on_prepare_timeout(void *arg) {
   struct run *r = arg;
 
-  r->runner->ops->drop(r);
+  runner_ops(r)->drop(r);
   runner_set_failure(r, "timeout", "the prepare step did not end within the task's timeout", NULL);
   runner_lost(r);
 }
 
 void runner_after_gate(struct run *r) {
-  if (!r->task->has_prepare) {
+  if (!r->task->has_prepare || r->ops) {
     runner_to_pool(r);
     return;
   }
@@ -116,7 +116,7 @@ void runner_after_gate(struct run *r) {
   r->handler_started = true;
   r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
   run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_prepare_timeout);
-  r->runner->ops->prepare(r);
+  runner_ops(r)->prepare(r);
 }
 
 void runner_prepared(struct run *r) {
@@ -282,7 +282,7 @@ static void on_cancel_deadline(void *arg) {
 static void stop_handler(struct run *r) {
   run_timer_stop(r);
   r->deadline_ms = 0;
-  r->runner->ops->drop(r);
+  runner_ops(r)->drop(r);
   if (r->pending == 0) {
     after_stop(r);
     return;
@@ -321,7 +321,7 @@ static void start_handler(struct run *r) {
   r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
   run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
   stats_inc(STAT_HANDLERS_STARTED);
-  r->runner->ops->effect(r);
+  runner_ops(r)->effect(r);
 }
 
 void runner_handler_done(struct run *r, struct verdict *v) {
@@ -403,7 +403,7 @@ void runner_stop(struct runner *rn, struct run *r) {
       return;
     case RUN_PREPARE:
       run_timer_stop(r);
-      rn->ops->drop(r);
+      runner_ops(r)->drop(r);
       runner_back(r, GIVE_BACK_UNTOUCHED, 0);
       return;
     case RUN_HANDLER:

@@ -29,6 +29,10 @@ struct runner {
   const char *worker_id; /* uuid text; keeps */
 };
 
+static inline const struct handler_ops *runner_ops(const struct run *r) {
+  return r->ops ? r->ops : r->runner->ops;
+}
+
 /* ---- runner_key.c ---- */
 /* Fills key, fingerprint and their hex forms from the args as delivered. -1: e->code is key_missing or key_error. */
 int runner_digests(struct runner *rn, struct run *r, struct err *e) MUST_CHECK;

@@ -59,7 +59,7 @@ void runner_finish(struct run *r, enum run_end end, const char *what) {
   run_timer_stop(r);
   r->end = end;
   run_set_state(r, RUN_DONE);
-  rn->ops->forget(r);
+  runner_ops(r)->forget(r);
   rn->hooks.ended(rn->hooks.arg, r);
 }
 

@@ -87,6 +87,10 @@ bool sched_draining(const struct sched *s) {
   return s->draining;
 }
 
+bool sched_taking(const struct sched *s) {
+  return s->taking && !s->draining;
+}
+
 int sched_in_flight(const struct sched *s) {
   return s->nready + s->nstarted;
 }

@@ -43,6 +43,8 @@ void sched_drain(struct sched *s, int64_t timeout_ms, void (*drained)(void *arg,
  * fingerprint filled. Not while draining (sched_draining). */
 void sched_adopt(struct sched *s, struct run *r);
 bool sched_draining(const struct sched *s);
+/* PostgreSQL is there, and runs are taken. */
+bool sched_taking(const struct sched *s);
 
 /* For runner_hooks and source_hooks; arg is the sched. */
 void sched_on_ended(void *arg, struct run *r);

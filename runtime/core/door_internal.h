@@ -1,0 +1,78 @@
+/* door_internal: what door.c (life, routing), door_request.c (key, body, run, waiting) and door_runs.c (GET /runs/{run_id}) share.
+ * Nobody else includes it. */
+#ifndef UMAVEZ_CORE_DOOR_INTERNAL_H
+#define UMAVEZ_CORE_DOOR_INTERNAL_H
+
+#include "core/door.h"
+#include "core/door_auth.h"
+#include "core/door_key.h"
+#include "core/door_problem.h"
+#include "core/door_route.h"
+
+enum { DOOR_BUCKETS = 256 };
+
+struct door {
+  struct loop *loop;
+  struct sched *sched;
+  struct control *control;
+  struct httpd *http;
+  struct door_routes *routes;
+  struct door_auth *auth;
+  struct list exchanges;
+  int n, max;
+  struct list waiting[DOOR_BUCKETS]; /* by the first octet of the key's digest */
+  bool draining;
+  char *openapi;
+  struct buf refusal; /* body of the last answer of httpd's own */
+};
+
+/* One request, until it is answered and its run has ended. */
+struct exchange {
+  struct list node;
+  struct list wait_node;
+  struct door *door;
+  struct http_request *q; /* NULL: answered */
+  bool gone;              /* the client has left */
+  struct door_lookup lookup;
+  struct task *task; /* NULL: GET /runs/{run_id} */
+  struct buf params; /* path parameters, members of a JSON object */
+  bool has_tenant;
+  int64_t tenant_id;
+  char *scopes;
+
+  bool keyed; /* an Idempotency-Key was given: the answer may be a replay */
+  uint8_t key[DIGEST_BYTES], fingerprint[DIGEST_BYTES];
+  struct buf args;
+  char run_id[37];
+  struct run *run; /* at work for us, or NULL */
+  int tries;
+  int64_t wait_until_ms; /* for somebody else's answer */
+  struct loop_timer timer;
+  struct loop_task due;
+  void (*on_due)(struct exchange *x);
+  struct loop_timer deadline; /* of the whole exchange */
+  struct loop_task late;
+  bool asking; /* a query of GET /runs/{run_id} is under way */
+};
+
+/* ---- door.c ---- */
+/* Answers x with a problem. detail may be NULL. retry_after_s < 0: no Retry-After. */
+void door_refuse(struct exchange *x, enum door_problem p, const char *detail, int retry_after_s);
+void door_answer(struct exchange *x, const struct http_answer *a);
+/* Frees x when nothing is left of it. */
+void door_maybe_end(struct exchange *x);
+/* on_due(x) at a safe point in ms. */
+void door_later(struct exchange *x, int64_t ms, void (*on_due)(struct exchange *x));
+
+/* ---- door_request.c ---- */
+/* The sender is known: key, body, run. */
+void door_request_begin(struct exchange *x);
+/* A run with this key has ended: who waits for it looks at once. */
+void door_request_wake(struct door *d, const uint8_t key[DIGEST_BYTES]);
+void door_request_drain(struct door *d);
+
+/* ---- door_runs.c ---- */
+bool door_runs_is(const char *path);
+void door_runs_begin(struct exchange *x);
+
+#endif
