@@ -58,8 +58,8 @@ def busy_share(seconds=1.0):
 
 
 class World:
-    def __init__(self, pool_size=None, **settings):
-        self.pool_size = pool_size
+    def __init__(self, pool_size=None, smoke=False, **settings):
+        self.pool_size, self.smoke = pool_size, smoke
         self.pg = Cluster.create(settings={**SETTINGS, **settings})
         self.pg.start()
         self.valkey = Valkey(**{"enable-debug-command": "no"}).start()
@@ -106,8 +106,9 @@ class World:
 
     def settle(self, db):
         """Before a measurement: nothing of the preparation is left to be written or vacuumed."""
-        db.q("VACUUM ANALYZE")
-        db.q("CHECKPOINT")
+        if not self.smoke:
+            db.q("VACUUM ANALYZE")
+            db.q("CHECKPOINT")
 
     def worker(self, db, gate=True, **settings):
         """A worker as a user starts it: default settings, but for the pool's size where the benchmark was given one."""
