@@ -49,6 +49,7 @@ describe("values", function()
       assert.equal(v, same("float8", v))
     end
     assert.equal(1 / 0, same("float8", 1 / 0))
+    assert.equal(-1 / 0, 1 / same("float8", -0.0))
     assert.equal(-1 / 0, same("float8", -1 / 0))
     local nan = same("float8", 0 / 0)
     assert.is_true(nan ~= nan)
