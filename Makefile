@@ -74,7 +74,11 @@ fuzz:  ## the parsers against random and mutated input
 
 .PHONY: bench
 bench:  ## figures beside the floor of pgbench
-	$(Q)$(MAKE) all && tests/bench/run
+	$(Q)$(MAKE) all && tests/bench/run $(BENCHFLAGS)
+
+.PHONY: bench-smoke
+bench-smoke:  ## the benchmark, tiny: crashes and correctness only
+	$(Q)$(MAKE) all && tests/bench/run --smoke
 
 .PHONY: install
 install: all  ## install program, Lua library, SQL and example tasks under PREFIX

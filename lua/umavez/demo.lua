@@ -139,6 +139,10 @@ local function pid_file(stage)
   return stage.servers.dir .. "/demo-workers"
 end
 
+local function log_file(stage)
+  return stage.servers.dir .. "/demo-worker.log"
+end
+
 -- Workers of a demo that was interrupted.
 local function end_strays(stage)
   for pid in (shell.read_file(pid_file(stage)) or ""):gmatch("%d+") do
@@ -169,7 +173,7 @@ local function worker_environment(stage, worker_name)
 end
 
 local function start_worker(stage)
-  local log = stage.servers.dir .. "/demo-worker.log"
+  local log = log_file(stage)
   stage.started = stage.started + 1
   local name = "demo-worker-" .. stage.started
   local pid, why = sys.spawn({ sys.readlink("/proc/self/exe"), "worker" },
@@ -184,14 +188,30 @@ local function start_worker(stage)
   return pid
 end
 
-local function check_workers(stage)
+local function check_workers(stage) -- none may end by itself
   for _, worker in ipairs(stage.workers) do
     if sys.poll(worker.pid) ~= false then
-      local log = stage.servers.dir .. "/demo-worker.log"
+      local log = log_file(stage)
       cli.fail("failed", "worker %d has ended by itself; the last lines of %s:\n%s", worker.pid, log,
         select(2, shell.run("tail -n 5 " .. shell.quote(log))))
     end
   end
+end
+
+local function start_workers(stage)
+  os.remove(log_file(stage))
+  for _ = 1, WORKERS do
+    start_worker(stage)
+  end
+  for _ = 1, 600 do
+    local _, ready = (shell.read_file(log_file(stage)) or ""):gsub("event=worker_ready", "")
+    if ready == WORKERS then
+      return
+    end
+    check_workers(stage)
+    sys.sleep(50)
+  end
+  cli.fail("failed", "the workers are not ready within 30 s; see %s", log_file(stage))
 end
 
 local function effects_under_way(db, name)
@@ -199,19 +219,24 @@ local function effects_under_way(db, name)
                      AND application_name = $1 AND wait_event = 'PgSleep']], name).n
 end
 
--- Kill the first worker while handlers of it are under way.
-local function kill_worker(stage)
-  local worker, n = table.remove(stage.workers, 1), 0
-  for try = 1, 300 do
+-- Kill the first worker if handlers of it are under way, or if this is the last chance.
+local function try_to_kill(stage, last_chance)
+  local worker, n = stage.workers[1], 0
+  for _ = 1, 40 do
     n = effects_under_way(stage.db, worker.name)
-    if n > (try < 100 and 1 or 0) then
+    if n > 0 then
       break
     end
     sys.sleep(5)
   end
+  if n == 0 and not last_chance then
+    return false
+  end
+  table.remove(stage.workers, 1)
   sys.kill(worker.pid, "KILL")
   sys.wait(worker.pid)
   say("  SIGKILL to worker %d, which has %d effect%s under way", worker.pid, n, n == 1 and "" or "s")
+  return true
 end
 
 local function stop_workers(stage)
@@ -230,25 +255,25 @@ end
 
 -- --- the play ---------------------------------------------------------------------------------------------
 
-local EVENTS = {
-  [3] = kill_worker,
-  [6] = function(stage) say("  another worker takes its place: %d", start_worker(stage)) end,
-  [10] = function(stage)
+-- What happens besides deliveries, by wave.
+local function interfere(stage, wave)
+  if not stage.killed_at and wave >= 3 and try_to_kill(stage, wave == 9) then
+    stage.killed_at = wave
+  elseif wave == (stage.killed_at or wave) + 3 then
+    say("  another worker takes its place: %d", start_worker(stage))
+  elseif wave == 13 then
     stage.servers:stop_valkey("KILL")
     say("  SIGKILL to Valkey")
-  end,
-  [17] = function(stage)
+  elseif wave == 19 then
     stage.servers:start_valkey()
     say("  Valkey is back, empty")
-  end,
-}
+  end
+end
 
 local function deliver(stage)
   for wave = 1, WAVES do
     stage.db:query(ENQUEUE, wave)
-    if EVENTS[wave] then
-      EVENTS[wave](stage)
-    end
+    interfere(stage, wave)
     check_workers(stage)
     sys.sleep(WAVE_MS)
   end
@@ -326,9 +351,7 @@ function M.run(path)
   say("%d messages of %d lines (%s), %d runs each, in random order, to %d workers:", #messages, lines, path, COPIES,
     WORKERS)
   local ok, result = pcall(function()
-    for _ = 1, WORKERS do
-      start_worker(stage)
-    end
+    start_workers(stage)
     deliver(stage)
     wait_until_done(stage)
     stop_workers(stage)

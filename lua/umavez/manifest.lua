@@ -476,7 +476,8 @@ function M.load(dir)
   local own = builtin()
   own = own and sys.exists(own) and sys.realpath(own)
   if real then
-    package.path = real .. "/?.lua;" .. real .. "/?/init.lua;" .. package.path
+    local own_path, rest = package.path:match("^([^;]*;[^;]*;)(.*)$") -- the library's: nothing hides it
+    package.path = own_path .. real .. "/?.lua;" .. real .. "/?/init.lua;" .. rest
   end
   if own and not (real and own:sub(1, #real + 1) == real .. "/") then
     load_folder({ path = own, name = "maintenance" }, found, faults)

@@ -178,7 +178,8 @@ const struct conf_option *conf_nearest(const char *name) {
 static void *member(struct conf *c, const struct conf_option *o) { return (char *)c + o->offset; }
 
 /* What a URL was is not said: it may hold a password. */
-static int refuse(const struct conf_option *o, const char *source, const char *expected, const char *found, struct err *e) {
+static int refuse(const struct conf_option *o, const char *source, const char *expected, const char *found,
+                  struct err *e) {
   bool secret = o->id == CONF_ID_database_url || o->id == CONF_ID_valkey_url;
   if (secret) return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected %s", source, o->name, expected);
   return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected %s, found \"%.60s\"", source, o->name, expected, found);

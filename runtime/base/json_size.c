@@ -49,7 +49,7 @@ static int on_number(void *arg, const char *lexeme, size_t len) {
   bool zero = x.k == 0;
   decimal_fini(&x);
   if (scale > NUMERIC_SCALE || before > NUMERIC_INTEGER_DIGITS) {
-    return err_set(s->e, ERR_INPUT, "json_number", "a number with %lld digits before the point, %lld after it, is out of range",
+    return err_set(s->e, ERR_INPUT, "json_number", "%lld digits before a point and %lld after it: beyond numeric's range",
                    (long long)before, (long long)scale);
   }
   size_t octets = (size_t)before + (scale > 0 ? 1 + (size_t)scale : 0);

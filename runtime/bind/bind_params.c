@@ -16,6 +16,8 @@ static void append_number(struct buf *b, double d) {
     buf_puts(b, "NaN");
   } else if (isinf(d)) {
     buf_puts(b, d > 0 ? "Infinity" : "-Infinity");
+  } else if (d == 0 && signbit(d)) {
+    buf_puts(b, "-0");
   } else {
     (void)json_write_double(b, d);
   }

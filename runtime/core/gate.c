@@ -269,7 +269,10 @@ void gate_settle(struct gate *g, struct run *r, bool failed, int64_t ledger_id, 
   char px[24], order[40];
   int64_t ttl = remaining_ms < g->replay_cache_ms ? remaining_ms : g->replay_cache_ms;
 
-  if (!g->valkey || !g->known || ttl <= 0) return;
+  if (!g->valkey || !g->known || ttl <= 0) {
+    gate_release(g, r); /* no copy can be made: at least the duplicates need not wait for our entry's end */
+    return;
+  }
   if (!r->token[0]) memset(r->token, '0', sizeof r->token - 1);
   buf_init(&entry);
   write_entry(g, r, failed ? 'F' : 'C', ledger_id, attempt, outcome, &entry);

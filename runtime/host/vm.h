@@ -22,9 +22,9 @@
 #ifndef UMAVEZ_HOST_VM_H
 #define UMAVEZ_HOST_VM_H
 
-#include <luajit-2.1/lauxlib.h>
-#include <luajit-2.1/lua.h>
-#include <luajit-2.1/lualib.h>
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -13,25 +13,12 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "io/pgitem.h"
 #include "io/pgopen.h"
 #include "io/pgresult.h"
 #include "io/pgstmt.h"
 
 enum { MAX_PARAMS = 65535, MAX_CLOSE = 32 };
-
-enum item_kind { ITEM_QUERY, ITEM_PARSE, ITEM_DEALLOCATE, ITEM_SYNC };
-
-struct item {
-  struct list node;
-  enum item_kind kind;
-  char txn;                /* SYNC, in `ready`: the state behind its group; '?': not known, another one is under way */
-  bool refused;            /* QUERY: the server got a stand-in, the answer is ours */
-  struct pgstmt *stmt;     /* referenced; NULL: none */
-  struct pgresult *result; /* owned until done */
-  struct pgquery *copy;    /* in `unsent` only: one allocation */
-  void (*done)(void *, struct pgresult *);
-  void *arg;
-};
 
 struct notice {
   struct list node;
@@ -74,65 +61,12 @@ struct pgconn {
 static void update_io(struct pgconn *c);
 static void close_idle_statements(struct pgconn *c);
 
-/* ── items ── */
-
-static struct item *item_new(struct pgconn *c, enum item_kind kind, struct list *where) {
-  struct item *it = xcalloc(1, sizeof *it);
-  it->kind = kind;
-  it->txn = '?';
-  list_init(&it->node);
+/* A new item at the end of a list. */
+static struct item *queue(struct pgconn *c, enum item_kind kind, struct list *where) {
+  struct item *it = pgitem_new(kind);
   list_push_back(where, &it->node);
   if (kind == ITEM_QUERY) c->pending++;
   return it;
-}
-
-static void item_free(struct item *it) {
-  if (it->stmt != NULL) pgstmt_unref(it->stmt);
-  pgresult_free(it->result);
-  free(it->copy);
-  free(it);
-}
-
-static size_t value_length(const struct pgquery *q, int i) {
-  if (q->formats != NULL && q->formats[i] != 0) return q->lengths != NULL ? (size_t)q->lengths[i] : 0;
-  return strlen(q->values[i]) + 1;
-}
-
-/* One allocation holds the query and all that it points at. */
-static struct pgquery *query_copy(const struct pgquery *q) {
-  size_t n = q->nparams > 0 ? (size_t)q->nparams : 0;
-  size_t size = sizeof *q + n * (sizeof *q->values + sizeof *q->lengths + sizeof *q->formats + sizeof *q->types);
-  size_t sql = strlen(q->sql) + 1;
-  size += sql;
-  for (size_t i = 0; i < n; i++) size += q->values[i] ? value_length(q, (int)i) : 0;
-  char *p = xcalloc(1, size);
-  struct pgquery *copy = (struct pgquery *)p;
-  *copy = *q;
-  p += sizeof *q;
-  const char **values = (const char **)p;
-  p += n * sizeof *values;
-  int *lengths = (int *)p;
-  p += n * sizeof *lengths;
-  int *formats = (int *)p;
-  p += n * sizeof *formats;
-  unsigned *types = (unsigned *)p;
-  p += n * sizeof *types;
-  copy->sql = memcpy(p, q->sql, sql);
-  p += sql;
-  for (size_t i = 0; i < n; i++) {
-    if (q->lengths) lengths[i] = q->lengths[i];
-    if (q->formats) formats[i] = q->formats[i];
-    if (q->types) types[i] = q->types[i];
-    if (q->values[i] == NULL) continue;
-    size_t len = value_length(q, (int)i);
-    values[i] = memcpy(p, q->values[i], len);
-    p += len;
-  }
-  copy->values = n > 0 ? values : NULL;
-  copy->lengths = q->lengths ? lengths : NULL;
-  copy->formats = q->formats ? formats : NULL;
-  copy->types = q->types ? types : NULL;
-  return copy;
 }
 
 /* ── the end of a connection ── */
@@ -202,7 +136,7 @@ static void send_query(struct pgconn *c, struct item *it, const struct pgquery *
   int ntypes = q->types != NULL ? q->nparams : 0;
   if (c->prepare && !q->once) it->stmt = pgstmts_use(&c->stmts, q->sql, q->types, ntypes, c->group, &parse);
   if (parse) {
-    struct item *p = item_new(c, ITEM_PARSE, &c->sent);
+    struct item *p = queue(c, ITEM_PARSE, &c->sent);
     p->stmt = it->stmt;
     pgstmt_ref(p->stmt);
     if (!PQsendPrepare(c->pg, p->stmt->name, q->sql, ntypes, q->types)) {
@@ -221,7 +155,7 @@ static void send_query(struct pgconn *c, struct item *it, const struct pgquery *
 
 static void send_sync(struct pgconn *c) {
   if (c->syncs++ == 0) heard(c);
-  item_new(c, ITEM_SYNC, &c->sent);
+  queue(c, ITEM_SYNC, &c->sent);
   c->open_group = 0;
   c->group++;
   if (!PQpipelineSync(c->pg)) {
@@ -236,12 +170,12 @@ static void send_sync(struct pgconn *c) {
 
 void pgconn_query(struct pgconn *c, const struct pgquery *q) {
   if (c->abandoned) bug("pgconn_query after pgconn_close_later");
-  struct item *it = item_new(c, ITEM_QUERY, &c->unsent);
+  struct item *it = queue(c, ITEM_QUERY, &c->unsent);
   it->done = q->done;
   it->arg = q->arg;
   switch (c->state) {
     case PGCONN_CONNECTING:
-      it->copy = query_copy(q);
+      it->copy = pgitem_copy(q);
       c->open_group++;
       break;
     case PGCONN_READY:
@@ -264,7 +198,7 @@ void pgconn_sync(struct pgconn *c) {
   if (c->state == PGCONN_READY) {
     send_sync(c);
   } else if (c->state == PGCONN_CONNECTING) {
-    item_new(c, ITEM_SYNC, &c->unsent);
+    queue(c, ITEM_SYNC, &c->unsent);
     c->open_group = 0;
   }
 }
@@ -280,7 +214,7 @@ static void send_unsent(struct pgconn *c) {
   struct item *it;
   while (c->state == PGCONN_READY && (it = list_pop_front(&c->unsent, struct item, node)) != NULL) {
     if (it->kind == ITEM_SYNC) {
-      item_free(it);
+      pgitem_free(it);
       send_sync(c);
     } else {
       struct pgquery *q = it->copy;
@@ -364,7 +298,7 @@ static void item_answered(struct pgconn *c, struct item *it) {
     case ITEM_SYNC:
       bug("a sync has no results");
   }
-  item_free(it);
+  pgitem_free(it);
 }
 
 static char txn_letter(const PGconn *pg) {
@@ -600,7 +534,7 @@ static void deliver_item(struct pgconn *c, struct item *it) {
     if (it->done != NULL) it->done(it->arg, r);
     else pgresult_free(r);
   }
-  item_free(it);
+  pgitem_free(it);
 }
 
 static void deliver(void *arg) {
@@ -636,7 +570,7 @@ static void close_idle_statements(struct pgconn *c) {
   int n = 0;
   while (n < MAX_CLOSE && c->state == PGCONN_READY && (t = pgstmts_close_next(&c->stmts)) != NULL) {
     char sql[64] = "DEALLOCATE ";
-    struct item *it = item_new(c, ITEM_DEALLOCATE, &c->sent);
+    struct item *it = queue(c, ITEM_DEALLOCATE, &c->sent);
     it->stmt = t;
     send_failed(c, PQsendQueryParams(c->pg, strcat(sql, t->name), 0, NULL, NULL, NULL, NULL, 0));
     n++;

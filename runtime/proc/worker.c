@@ -59,12 +59,19 @@ static void on_end(void *arg) {
 
 /* ---- identity of the database behind us ---- */
 
+static void read_identity(void *arg);
+
 static void on_identity(void *arg, struct pgresult *result) {
   struct worker *w = arg;
   uint8_t secret[64];
   const char *hex;
   size_t n;
 
+  if (!pgresult_ok(result) && strcmp(pgresult_err(result)->code, "prepared_lost") == 0) {
+    pgresult_free(result); /* a pooler's other server session: the connection goes on without prepared statements */
+    read_identity(w);
+    return;
+  }
   if (!pgresult_ok(result) || pgresult_rows(result) != 1) {
     log_err(LOG_WARN_, "identity_unknown", pgresult_err(result), NULL);
     gate_set_identity(w->gate, NULL, NULL, 0);

@@ -1,7 +1,9 @@
 #include "proc/worker_lua.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "base/log.h"
 #include "bind/bind_conf.h"
 #include "bind/bind_run.h"
 #include "bind/bind_value.h"
@@ -45,6 +47,7 @@ static int l_start(lua_State *L) {
   if (the_worker.worker) return luaL_error(L, "a worker runs already");
   lua_pushvalue(L, 1);
   luaL_ref(L, LUA_REGISTRYINDEX);
+  log_init((enum log_level)conf->log_level, (enum log_format)conf->log_format, STDERR_FILENO);
   struct worker_hooks hooks = {.ended = on_ended, .arg = vm_loop(vm)};
   struct vm_await *await = vm_await_push(L, free_ended);
   the_worker.worker = worker_new(vm_loop(vm), conf, bind_run_ops(vm), &hooks, &e);

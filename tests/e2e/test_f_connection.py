@@ -278,6 +278,7 @@ def test_F07_postgresql_falls_silent(own_env, fault, long):
 @pytest.mark.parametrize("prepare", ["false", "true"])
 def test_F08_pgbouncer_in_transaction_mode(env, prepare):
     """Two server connections, 500 runs. `prepare=false` is the documented setting; the default must lose no attempt either."""
+    env.audit.allow("sessions")     # the pooler keeps its own
     pooler = env.closing(PgBouncer(env.pg, pool_size=2))
     env.worker(database_url=env.db.url(host=pooler.socket_dir, port=pooler.port), pool_size=10, prepare=prepare)
     warm_up(env)

@@ -5,6 +5,30 @@ local M = {}
 
 M.url = os.getenv("UMAVEZ_TEST_DATABASE_URL")
 
+local server, dir
+
+--- Start a private PostgreSQL, unless one is given.
+function M.start()
+  if M.url then
+    return
+  end
+  dir = os.tmpname()
+  os.remove(dir)
+  server = require("umavez.dev").open(dir)
+  server:make_folders()
+  server:start_postgres()
+  M.url = server:urls().database_url
+end
+
+--- Stop it and remove its data.
+function M.stop()
+  if server then
+    server:reset()
+    os.execute("rm -rf " .. require("umavez.shell").quote(dir))
+    server = nil
+  end
+end
+
 -- The URL with another database. Both forms: postgresql://…/name?… and key=value.
 local function with_database(url, name)
   if url:match("^postgres") then
@@ -15,12 +39,9 @@ local function with_database(url, name)
 end
 
 --- A connection to a new, empty database that is dropped when `close` is called.
--- @treturn table|nil nil without UMAVEZ_TEST_DATABASE_URL
+-- @treturn table
 -- @yields
 function M.database(name)
-  if not M.url then
-    return nil
-  end
   name = ("umavez_spec_%s_%d"):format(name, require("umavez.sys").getpid())
   local admin = pg.connect(M.url)
   admin:exec("DROP DATABASE IF EXISTS " .. name .. " WITH (FORCE)")

@@ -11,25 +11,14 @@ describe("values", function()
   end)
 
   teardown(function()
-    if db then
-      db:close()
-    end
+    db:close()
   end)
-
-  local function it_needs(name, fn)
-    it(name, function()
-      if not db then
-        return pending("UMAVEZ_TEST_DATABASE_URL is not set")
-      end
-      fn()
-    end)
-  end
 
   local function same(sql_type, value)
     return db:one("SELECT $1::" .. sql_type .. " AS v", value).v
   end
 
-  it_needs("I07 parameters are stored exactly", function()
+  it("I07 parameters are stored exactly", function()
     db:exec("CREATE TABLE p (a text, b text, c bigint, d bigint, e float8, f boolean, g text)")
     db:exec("INSERT INTO p VALUES ($1, $2, $3, $4, $5, $6, $7)", "'); DROP TABLE p; --", nil, nil, 100000000000000,
       0.1 + 0.2, true, nil)
@@ -40,7 +29,7 @@ describe("values", function()
     assert.same({ n = 2 }, db:one("SELECT num_nulls($1::text, $2::text, $3::text) AS n", umavez.null, "x", nil))
   end)
 
-  it_needs("integers are exact beyond 2^53", function()
+  it("integers are exact beyond 2^53", function()
     for _, text in ipairs { "0", "-1", "9007199254740991", "9007199254740992", "-9007199254740992" } do
       local v = same("bigint", tonumber(text))
       assert.equal("number", type(v))
@@ -55,22 +44,23 @@ describe("values", function()
     assert.equal(-2147483648, same("int4", -2147483648))
   end)
 
-  it_needs("floats make the round trip", function()
+  it("floats make the round trip", function()
     for _, v in ipairs { 0.1, 0.1 + 0.2, 1e300, 5e-324, 1.7976931348623157e308, -2.5, 1 / 3 } do
       assert.equal(v, same("float8", v))
     end
     assert.equal(1 / 0, same("float8", 1 / 0))
+    assert.equal(-1 / 0, 1 / same("float8", -0.0))
     assert.equal(-1 / 0, same("float8", -1 / 0))
     local nan = same("float8", 0 / 0)
     assert.is_true(nan ~= nan)
   end)
 
-  it_needs("numeric comes as exact text, decimals go in", function()
+  it("numeric comes as exact text, decimals go in", function()
     assert.equal("1.10", same("numeric", umavez.decimal("1.10")))
     assert.equal("123456789012345678901234567890.5", same("numeric", "123456789012345678901234567890.5"))
   end)
 
-  it_needs("booleans, text, uuid, timestamps", function()
+  it("booleans, text, uuid, timestamps", function()
     assert.is_true(same("boolean", true))
     assert.is_false(same("boolean", false))
     assert.equal("é😀", same("text", "é😀"))
@@ -81,7 +71,7 @@ describe("values", function()
     assert.equal("2026-01-31", same("date", "2026-01-31"))
   end)
 
-  it_needs("json both ways, [] {} and null apart", function()
+  it("json both ways, [] {} and null apart", function()
     local v = same("jsonb", umavez.json(json.decode('{"l":[],"o":{},"n":null,"i":9007199254740993,"d":0.1}')))
     assert.equal("[]", json.encode(v.l))
     assert.equal("{}", json.encode(v.o))
@@ -92,7 +82,7 @@ describe("values", function()
     assert.equal(umavez.null, same("jsonb", umavez.json(umavez.null)))
   end)
 
-  it_needs("bytea both ways", function()
+  it("bytea both ways", function()
     local all = {}
     for i = 0, 255 do
       all[i + 1] = string.char(i)
@@ -105,7 +95,7 @@ describe("values", function()
     db:exec("RESET bytea_output")
   end)
 
-  it_needs("arrays both ways", function()
+  it("arrays both ways", function()
     local texts = umavez.array({ 'a"b\\c', "NULL", "", " ", "{x,y}", umavez.null, "é" })
     assert.same(texts, same("text[]", texts))
     assert.same({ 1, umavez.null, 3 }, same("int[]", umavez.array({ 1, umavez.null, 3 })))
@@ -119,7 +109,7 @@ describe("values", function()
     assert.same({ a = {} }, db:one("SELECT '{}'::text[] AS a"))
   end)
 
-  it_needs("NULL is an absent key; of equal names the last counts; no columns and no rows are fine", function()
+  it("NULL is an absent key; of equal names the last counts; no columns and no rows are fine", function()
     assert.same({ b = 2 }, db:one("SELECT NULL AS a, 1 AS b, 2 AS b"))
     assert.same({}, db:one("SELECT"))
     assert.is_nil(db:one("SELECT 1 WHERE false"))
@@ -129,7 +119,7 @@ describe("values", function()
     assert.equal(1600, #db:query("SELECT " .. ("1,"):rep(1599) .. "1") * 1600)
   end)
 
-  it_needs("I08 what cannot be a parameter names the parameter", function()
+  it("I08 what cannot be a parameter names the parameter", function()
     for _, bad in ipairs { "a\0b", "\255", {}, { 1 }, print, umavez.array({ "a\0b" }), umavez.array({ 1, nil, 3 }),
       umavez.array({ x = 1 }), coroutine.create(print) } do
       local ok, err = pcall(db.query, db, "SELECT $1::text, $2::text", "fine", bad)
@@ -143,7 +133,7 @@ describe("values", function()
     assert.equal(1, db:one("SELECT 1 AS one").one)
   end)
 
-  it_needs("errors are objects with sqlstate, constraint and detail", function()
+  it("errors are objects with sqlstate, constraint and detail", function()
     db:exec("CREATE TABLE u (a int CONSTRAINT u_once UNIQUE)")
     db:exec("INSERT INTO u VALUES (1)")
     local ok, err = pcall(db.exec, db, "INSERT INTO u VALUES (1)")
@@ -156,7 +146,7 @@ describe("values", function()
     assert.matches("23505", tostring(err))
   end)
 
-  it_needs("a connection that is closed or lost says so", function()
+  it("a connection that is closed or lost says so", function()
     local other = require("umavez.pg").connect(helper.url)
     local ok, err = pcall(other.exec, other, "SELECT pg_terminate_backend(pg_backend_pid())")
     assert.is_false(ok)
@@ -169,7 +159,7 @@ describe("values", function()
     assert.equal("connect_failed", err2.code)
   end)
 
-  it_needs("a transaction whose error was swallowed raises", function()
+  it("a transaction whose error was swallowed raises", function()
     local ok, err = pcall(db.transaction, db, function()
       pcall(db.exec, db, "SELEC")
     end)
@@ -180,7 +170,7 @@ describe("values", function()
     end) })
   end)
 
-  it_needs("a box that nobody waits for is forgotten", function()
+  it("a box that nobody waits for is forgotten", function()
     local c, vm = require("umavez.c.pg"), require("umavez.vm")
     for _ = 1, 100 do
       c.send(db.handle, "SELECT 1", 0)

@@ -16,7 +16,8 @@ RULES = {
     "replays_equal": "runs of one key end with one outcome (off: an operator retried, or a retention passed)",
     "processing": "no processing row is left (off: a foreign program's)",
     "leases": "no run holds a lease when no worker lives (off: a worker was killed)",
-    "sessions": "no worker's session is inside a transaction when no run is running, none outlives its worker",
+    "open_sessions": "no worker's session is inside a transaction when no run is running",
+    "sessions": "no session outlives its worker (off: a pooler's)",
     "gate_ttl": "every gate entry has a TTL",
     "gate_tokens": "no processing entry of an ended run is left (off: Valkey or the worker was away when the run ended; the entry's TTL ends it)",
     "gate_truth": "every authentic settled entry of this database says what the ledger says",
@@ -50,7 +51,7 @@ class Auditor:
         if env.all_workers and any(w.running() for w in env.all_workers):
             wait_until(lambda: env.db.val(busy) == 0, 60, lambda: "no run is running at the end of the test;" + env.report())
         problems = []
-        for rule, look in (("sessions", self.open_sessions), ("gate_tokens", self.gate_tokens)):
+        for rule, look in (("open_sessions", self.open_sessions), ("gate_tokens", self.gate_tokens)):
             if rule in self.allowed:
                 continue
             try:

@@ -212,6 +212,7 @@ class Env:
             if not self.audit.allows("worker_death"):
                 problems += [c for c in (w.complaint() for w in self.all_workers) if c]
         finally:
+            warnings = "".join(f"\n{w.name}: {line}" for w in self.all_workers for line in w.text().splitlines() if '"level":"info"' not in line)[:4000]
             for worker in self.all_workers:
                 worker.kill()
             for thing in reversed(self.closers):
@@ -225,4 +226,4 @@ class Env:
                 self.db.drop()
             self.tasks.destroy()
             procs.remove_dir(self.log_dir)
-        assert not problems, "the auditor found:\n- " + "\n- ".join(problems)
+        assert not problems, "the auditor found:\n- " + "\n- ".join(problems) + warnings

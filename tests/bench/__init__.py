@@ -1,0 +1,1 @@
+"""The benchmark: umavez beside the floor of pgbench, in one run on private servers. `tests/bench/run --help`."""

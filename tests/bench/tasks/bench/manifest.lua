@@ -1,0 +1,7 @@
+-- The benchmark's tasks: the effect is one INSERT.
+return {
+  tasks = {
+    insert = { owner = "tenant" }, -- key: the run_id
+    keyed = { owner = "tenant", key = { "key" } },
+  },
+}
