@@ -41,6 +41,19 @@ static int check_valkey_prefix(const char *text, const char **expected) {
 }
 
 /* Quoted names are left out on purpose: the text is spliced into statements by the migration. */
+/* "8080", "127.0.0.1:8080", "[::1]:8080": a port of 0 to 65535 behind the last colon, if there is one. */
+static int check_listen(const char *text, const char **expected) {
+  *expected = "address:port, [v6 address]:port, a port, or nothing";
+  if (text[0] == '\0') return 0;
+  const char *colon = strrchr(text, ':');
+  const char *port = colon != NULL ? colon + 1 : text;
+  size_t n = strlen(port);
+  if (n == 0 || n > 5 || strspn(port, "0123456789") != n || atoi(port) > 65535) return -1;
+  if (colon == text) return -1;
+  bool bracketed = text[0] == '[' && colon != NULL && colon[-1] == ']';
+  return bracketed || memchr(text, ':', (size_t)(port - text) > 0 ? (size_t)(port - 1 - text) : 0) == NULL ? 0 : -1;
+}
+
 static int check_table(const char *text, const char **expected) {
   *expected = "a table's name like public.tenants (lower-case letters, digits and '_')";
   bool start = true;

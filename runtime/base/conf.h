@@ -42,6 +42,18 @@
     "how long an answer of Valkey may take before the gate is passed by") \
   X(DURATION, replay_cache, "1h", (0, 31536000000), NULL, "how long Valkey keeps an outcome, at most") \
   X(DURATION, identity_interval, "3s", (100, 60000), NULL, "how often the database's identity is read again") \
+  X(BOOL, queue, "true", none, NULL, "take runs from the queue; false: serve only the HTTP door") \
+  X(STRING, http_listen, "", listen, NULL, "HTTP door: address:port, [v6 address]:port, or a port on 127.0.0.1; empty: no door") \
+  X(STRING, http_tls_cert, "", any, NULL, "HTTP door: file with the certificate chain (PEM); with http_tls_key") \
+  X(STRING, http_tls_key, "", any, NULL, "HTTP door: file with the private key (PEM)") \
+  X(INT, http_max_connections, "1024", (1, 100000), NULL, "HTTP door: connections at one time") \
+  X(INT, http_max_connections_per_address, "1024", (1, 100000), NULL, "HTTP door: of them from one address") \
+  X(INT, http_max_requests, "1000", (1, 100000), NULL, "HTTP door: requests at work or waiting; more are refused with 503") \
+  X(INT, http_max_header_bytes, "16384", (1024, 1048576), NULL, "HTTP door: size of a request's head") \
+  X(INT, http_max_body_bytes, "1048576", (1, 67108864), NULL, "HTTP door: size of a request's body") \
+  X(DURATION, http_header_timeout, "10s", (100, 600000), NULL, "HTTP door: how long a request's head may take to arrive") \
+  X(DURATION, http_body_timeout, "30s", (100, 600000), NULL, "HTTP door: how long a request's body may take to arrive") \
+  X(DURATION, http_idle_timeout, "60s", (100, 3600000), NULL, "HTTP door: how long a connection may lie idle between requests") \
   X(ENUM, log_level, "info", "debug|info|warn|error", NULL, "least level of what is logged") \
   X(ENUM, log_format, "logfmt", "logfmt|json", NULL, "form of the log's lines")
 

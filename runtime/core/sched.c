@@ -132,7 +132,7 @@ static void ask_source(struct sched *s) {
   struct full f = {.n = 0};
   int want = 0;
 
-  if (s->taking && !s->draining) {
+  if (s->taking && !s->draining && s->options.queue) {
     want = capacity(s) - s->nready - s->nstarted;
     task_each(collect_full, &f);
   }

@@ -20,6 +20,7 @@ struct sched;
 
 struct sched_options {
   int pool_size; /* connections for handlers */
+  bool queue;    /* false: takes nothing from the queue, serves requests only */
   int prefetch;  /* runs held ready beyond them, at most */
 };
 

@@ -1,6 +1,8 @@
 #include "proc/worker.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "core/control.h"
+#include "core/door.h"
 #include "core/gate.h"
 #include "core/runner.h"
 #include "core/sched.h"
@@ -18,6 +21,7 @@
 
 #define ANSWER_TIMEOUT_MS 10000 /* a silent server on a control connection */
 #define HURRIED_DRAIN_MS 1000
+#define LINGER_MS 100 /* after the last request has been answered */
 #define PARTITIONS_MS (6 * 3600 * 1000)
 #define PARTITION_DAYS "7"
 
@@ -33,6 +37,9 @@ struct worker {
   struct source *source;
   struct runner *runner;
   struct sched *sched;
+  struct door *door; /* NULL: no HTTP door */
+  struct loop_timer linger;
+  int left;
   struct loop_signal term, interrupt;
   struct loop_timer identity_timer, partitions_timer;
   bool verdicts_up, leases_up, registered;
@@ -215,12 +222,23 @@ static void on_leases_down(void *arg, const struct err *why) {
 
 /* ---- stopping ---- */
 
+/* The last answers are on their way out. */
+static void on_lingered(void *arg) {
+  struct worker *w = arg;
+
+  end_later(w, w->left > 0,
+            w->left > 0 ? "some runs could not be given back; they are redelivered when their leases end" : NULL);
+}
+
 static void on_drained(void *arg, int left) {
   struct worker *w = arg;
 
+  w->left = left;
   log_kv(LOG_INFO_, "worker_drained", "left", log_i64(left), NULL);
-  end_later(w, left > 0,
-            left > 0 ? "some runs could not be given back; they are redelivered when their leases end" : NULL);
+  if (w->door)
+    loop_timer_start(w->loop, &w->linger, LINGER_MS);
+  else
+    on_lingered(w);
 }
 
 void worker_stop(struct worker *w) {
@@ -229,6 +247,7 @@ void worker_stop(struct worker *w) {
   w->stops++;
   log_kv(LOG_INFO_, "worker_draining", "runs", log_i64(sched_in_flight(w->sched)), "timeout_ms", log_i64(timeout),
          NULL);
+  if (w->door) door_drain(w->door);
   sched_drain(w->sched, timeout, on_drained, w);
 }
 
@@ -284,13 +303,74 @@ static void make_source(struct worker *w) {
   free(queues.name);
 }
 
+static char *read_file(const char *path, struct err *e) {
+  struct buf b = BUF_INIT;
+  char chunk[4096];
+  size_t n;
+  FILE *f = fopen(path, "re");
+
+  if (!f) {
+    err_set(e, ERR_INPUT, "bad_option", "cannot read %s: %s", path, strerror(errno));
+    return NULL;
+  }
+  while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
+    buf_append(&b, chunk, n);
+  fclose(f);
+  return buf_take(&b);
+}
+
+/* "8080", "127.0.0.1:8080", "[::1]:8080"; conf has checked the form. */
+static int split_listen(const char *text, char address[64]) {
+  const char *colon = strrchr(text, ':');
+  bool brackets = colon && text[0] == '[';
+
+  if (colon)
+    snprintf(address, 64, "%.*s", (int)(colon - text) - (brackets ? 2 : 0), text + brackets);
+  else
+    strcpy(address, "127.0.0.1");
+  return atoi(colon ? colon + 1 : text);
+}
+
+static int make_door(struct worker *w, const char *openapi, struct err *e) {
+  const struct conf *c = w->conf;
+  char address[64], *cert = NULL, *key = NULL;
+  struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = openapi};
+
+  if (!c->http_listen[0]) return 0;
+  if (!c->http_tls_cert[0] != !c->http_tls_key[0])
+    return err_set(e, ERR_INPUT, "bad_option", "http_tls_cert and http_tls_key go together");
+  if (c->http_tls_cert[0] && (!(cert = read_file(c->http_tls_cert, e)) || !(key = read_file(c->http_tls_key, e)))) {
+    free(cert);
+    return -1;
+  }
+  o.http = (struct httpd_options){
+      .port = split_listen(c->http_listen, address),
+      .address = address,
+      .listen_fd = -1,
+      .tls_cert = cert,
+      .tls_key = key,
+      .max_header_bytes = (size_t)c->http_max_header_bytes,
+      .max_body_bytes = (size_t)c->http_max_body_bytes,
+      .max_connections = (int)c->http_max_connections,
+      .max_connections_per_address = (int)c->http_max_connections_per_address,
+      .header_timeout_ms = c->http_header_timeout_ms,
+      .body_timeout_ms = c->http_body_timeout_ms,
+      .idle_timeout_ms = c->http_idle_timeout_ms,
+  };
+  w->door = door_new(w->loop, w->sched, w->verdicts, &o, e);
+  free(cert);
+  free(key);
+  return w->door ? 0 : -1;
+}
+
 struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
-                          const struct worker_hooks *hooks, struct err *e) {
+                          const char *openapi, const struct worker_hooks *hooks, struct err *e) {
   struct worker *w = xcalloc(1, sizeof *w);
   struct control_options verdicts = {"verdicts", conf->database_url, conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
                                      conf->prepare};
   struct control_hooks verdict_hooks = {.on_up = on_verdicts_up, .on_down = on_verdicts_down, .arg = w};
-  struct sched_options sched_options = {(int)conf->pool_size, (int)conf->prefetch};
+  struct sched_options sched_options = {
+      .pool_size = (int)conf->pool_size, .queue = conf->queue, .prefetch = (int)conf->prefetch};
 
   w->loop = loop;
   w->conf = conf;
@@ -303,7 +383,10 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
       return NULL;
     }
   }
+  loop_signal_init(&w->term, on_signal, w);
+  loop_signal_init(&w->interrupt, on_signal, w);
   loop_task_init(&w->end_task, on_end, w);
+  loop_timer_init(&w->linger, on_lingered, w);
   loop_timer_init(&w->identity_timer, read_identity, w);
   loop_timer_init(&w->partitions_timer, make_partitions, w);
   w->gate = gate_new(w->valkey, conf->valkey_prefix, conf->replay_cache_ms);
@@ -315,8 +398,10 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   w->runner = runner_new(loop, w->gate, w->verdicts, w->pool, w->source, w->worker_id, &runner_hooks);
   runner_set_handler(w->runner, ops);
   sched_connect(w->sched, w->source, w->runner, w->gate);
-  loop_signal_init(&w->term, on_signal, w);
-  loop_signal_init(&w->interrupt, on_signal, w);
+  if (make_door(w, openapi, e) < 0) {
+    worker_free(w);
+    return NULL;
+  }
   loop_signal_start(loop, &w->term, SIGTERM);
   loop_signal_start(loop, &w->interrupt, SIGINT);
   return w;
@@ -329,7 +414,9 @@ void worker_free(struct worker *w) {
   loop_signal_stop(&w->interrupt);
   loop_timer_stop(&w->identity_timer);
   loop_timer_stop(&w->partitions_timer);
+  loop_timer_stop(&w->linger);
   loop_task_cancel(&w->end_task);
+  door_free(w->door);
   sched_free(w->sched);
   runner_free(w->runner);
   source_free(w->source);

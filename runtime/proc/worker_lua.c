@@ -38,7 +38,7 @@ static void on_ended(void *arg, int exit_code, const char *message) {
   vm_await_done(await, e);
 }
 
-/* start(settings) → box. The settings' userdata is anchored for good: the worker borrows what is in it. */
+/* start(settings, openapi or nil) → box. The settings' userdata is anchored for good: the worker borrows what is in it. */
 static int l_start(lua_State *L) {
   struct conf *conf = bind_conf_check(L, 1);
   struct vm *vm = vm_of(L);
@@ -50,7 +50,7 @@ static int l_start(lua_State *L) {
   log_init((enum log_level)conf->log_level, (enum log_format)conf->log_format, STDERR_FILENO);
   struct worker_hooks hooks = {.ended = on_ended, .arg = vm_loop(vm)};
   struct vm_await *await = vm_await_push(L, free_ended);
-  the_worker.worker = worker_new(vm_loop(vm), conf, bind_run_ops(vm), &hooks, &e);
+  the_worker.worker = worker_new(vm_loop(vm), conf, bind_run_ops(vm), luaL_optstring(L, 2, NULL), &hooks, &e);
   if (!the_worker.worker) {
     vm_await_done(await, NULL);
     return bind_raise(L, &e);
