@@ -3,21 +3,22 @@
 A run's handler is in its args (`lua`, see tests/support/tasks/lab.lua), so that a test reads as one story. Each kind of task of KINDS
 exists for both owners: `tenant.task("key")` and `platform.task("key")`.
 """
+import collections
 import contextlib
 import hashlib
 import json
 import os
 import re
 import struct
+import subprocess
 import threading
-import time
 from pathlib import Path
 
 import psycopg2
 import pytest
 
-from support.keys import parse_entry
-from support.procs import ROOT, clean_environment, wait_until  # noqa: F401
+from support.procs import wait_until
+from support.servers import clean_environment, umavez_bin
 from support.taskset import Raw
 
 LONG = os.environ.get("UMAVEZ_LONG") == "1"
@@ -131,6 +132,9 @@ def fingerprint(task, args):
 
 # --- the laboratory -----------------------------------------------------------------------------------------------------------------
 
+Done = collections.namedtuple("Done", "code out err")
+
+
 class Lab:
     SLACK, LONG = SLACK, LONG
     tenant, other_tenant, platform = TENANT, OTHER_TENANT, PLATFORM
@@ -165,6 +169,14 @@ class Lab:
 
     def until(self, predicate, timeout=30, what=None):
         return wait_until(predicate, timeout, lambda: f"{what}; {self.env.report()}")
+
+    def cli(self, *argv, input=None, role="postgres", timeout=60, cwd=None, **env):
+        """Runs `umavez ARGV` to its end: code, out, err."""
+        environment = {**clean_environment(), "DATABASE_URL": self.env.db.url(role), "VALKEY_URL": self.env.valkey.url,
+                       "UMAVEZ_TASKS_DIR": str(self.env.tasks.dir), **env}
+        done = subprocess.run([str(umavez_bin()), *map(str, argv)], env=environment, input=input, capture_output=True, text=True,
+                              timeout=timeout, cwd=cwd or self.env.log_dir)
+        return Done(done.returncode, done.stdout, done.stderr)
 
     # SQL
 
