@@ -191,7 +191,7 @@ class Lab:
         try:
             self.sql(text, *params)
         except psycopg2.Error as error:
-            return error.pgcode
+            return error.pgcode or getattr(error.__cause__, "pgcode", None)     # the harness wraps codes that psycopg2 does not know
         return None
 
     def isolation(self, level):
