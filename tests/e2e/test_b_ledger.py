@@ -330,7 +330,7 @@ def test_B10_failure_declared_after_the_transaction_was_lost(lab, owner, tmp_pat
     latch = tmp_path / "latch"
     lab.latch("a")
     lua = f"""local n = start() effect() if n > 1 then return {{ n = n }} end
-              reached('a') repeat ctx:sleep(20) until io.open("{latch}")
+              reached('a') repeat ctx:sleep("20ms") until io.open("{latch}")
               return ctx:fail {{ code = 'declined', message = 'too late' }}"""
     args = {"e1": "E1", "lua": lua}
     lab.worker()

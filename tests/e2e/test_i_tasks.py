@@ -43,7 +43,7 @@ REFUSED = [
     "COMMIT", "commit", "CoMmIt WORK", "/* x */ rollback", "/* a /* b */ c */ COMMIT", "-- x\nEND", "BEGIN", "START TRANSACTION", "SAVEPOINT s",
     "RELEASE s", "RELEASE SAVEPOINT s", "ROLLBACK TO s", "ROLLBACK TO SAVEPOINT s", "ABORT", "END WORK", "PREPARE TRANSACTION 'x'", "COMMIT PREPARED 'x'",
     "ROLLBACK PREPARED 'x'", "SELECT 1; COMMIT", ";COMMIT", "  \t\r\n COMMIT", "SELECT 1;; COMMIT", "SELECT ';'; COMMIT", "SELECT $$;$$; COMMIT", "SELECT $a$ $$ $a$; ROLLBACK",
-    "SELECT E'\\\\'';'; COMMIT", "SELECT 'a' -- '\n; COMMIT", "COMMIT AND CHAIN", "\f\vCOMMIT", "COPY effects TO STDOUT", "COPY effects FROM STDIN",
+    "SELECT E'\\\\'';'; COMMIT", "SELECT 'a' -- '\n; COMMIT", "COMMIT AND CHAIN", "\fCOMMIT", "COPY effects TO STDOUT", "COPY effects FROM STDIN",
 ]
 ALLOWED = ["SELECT ';COMMIT'", "SELECT $$; COMMIT $$", "SELECT 1;", "SELECT 1; -- COMMIT", "SELECT 1 /* ; COMMIT */", "SELECT 1 AS \"commit; begin\"",
            "SELECT 1 AS commit", "WITH x AS (SELECT 1) SELECT * FROM x", "(SELECT 1)", "/* COMMIT */ SELECT 1", "VALUES (1)", "TABLE effects",
@@ -83,7 +83,8 @@ def refuses(lab, owner, statements, kind="run"):
 @OWNERS
 def test_I02_transaction_statements_are_refused(lab, owner):
     _, messages = refuses(lab, owner, REFUSED)
-    assert all("transaction" in message.lower() or "statement" in message.lower() or "COPY" in message for message in messages.values()), messages
+    # The message names the rule.
+    assert all("is refused: " in message or "more than one statement" in message for message in messages.values()), messages
 
 
 @OWNERS
