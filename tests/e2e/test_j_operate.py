@@ -1,8 +1,7 @@
 """Group J of the cases, as far as one worker goes. J03, J04 (reload), J05 (a supervisor's children) come with the supervisor (issue Survive),
-J09 (100,000 runs, PostgreSQL away for a minute) with the chaos runs."""
+J09 (100,000 runs, PostgreSQL away for a minute) with the chaos runs; J07 is in test_cli.py."""
 import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -142,126 +141,6 @@ def test_J06_same_host_name_and_pid(lab, owner, gate, pid_one):
     assert (end.status, end.worker_id != held.worker_id, lab.effects(), lab.starts()) == ("completed", True, 1, 2)
     # The lease was waited for: nobody took the dead one's run for its own.
     assert end.finished_at >= held.lease_until
-
-
-# --- J07 ------------------------------------------------------------------------------------------------------------------------------
-
-@pytest.fixture
-def fresh(pg):
-    """An empty database, and `migrate` on it: starts it, or runs it to its end."""
-    from support.servers import Database
-    admin, name = Database(pg, "postgres"), "uvm_" + os.urandom(5).hex()
-    admin.q(f"CREATE DATABASE {name}")
-    database = Database(pg, name)
-
-    class Fresh:
-        db = database
-
-        @staticmethod
-        def start(*args, **env):
-            environment = {**clean_environment(), "DATABASE_URL": database.url("postgres"), **env}
-            return subprocess.Popen([str(umavez_bin()), "migrate", *args], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                    stdin=subprocess.DEVNULL, text=True)
-
-        @classmethod
-        def run(cls, *args, **env):
-            process = cls.start(*args, **env)
-            out, err = process.communicate(timeout=120)
-            return process.returncode, out, err
-
-        @staticmethod
-        def shape():
-            """What the migrations made, to compare."""
-            return database.q("""SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod) AS type FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-                                 WHERE c.relnamespace = 'umavez'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND a.attnum > 0 ORDER BY 1, 2""")
-    yield Fresh
-    database.close()
-    admin.q(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-    admin.close()
-
-
-def test_J07_many_migrate_at_once(fresh, env):
-    processes = [fresh.start() for _ in range(20)]
-    ends = [process.communicate(timeout=120) + (process.returncode,) for process in processes]
-    assert [end[2] for end in ends] == [0] * 20, ends
-    shape = fresh.shape()
-    assert shape and shape == env.db.q("""SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod) AS type FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-                                         WHERE c.relnamespace = 'umavez'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND a.attnum > 0 ORDER BY 1, 2""")
-    code, out, _ = fresh.run()
-    assert code == 0
-    assert fresh.shape() == shape
-
-
-def test_J07_no_tenants_table(fresh):
-    code, out, err = fresh.run()
-    assert code == 0 and "tenants" in out + err
-    assert fresh.db.q("SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a WHERE attrelid = 'public.tenants'::regclass AND attnum > 0") == [("id", "bigint")]
-
-
-def test_J07_tenants_table_of_the_application(fresh):
-    fresh.db.q("CREATE SCHEMA app; CREATE TABLE app.customers (id bigint PRIMARY KEY, name text); INSERT INTO app.customers VALUES (7, 'x')")
-    code, out, err = fresh.run(UMAVEZ_TENANTS_TABLE="app.customers")
-    assert code == 0, err
-    assert fresh.db.val("SELECT to_regclass('public.tenants')") is None
-    assert fresh.db.val("""SELECT confrelid::regclass::text FROM pg_constraint WHERE contype = 'f' AND conrelid = 'umavez.idempotency_keys'::regclass""") == "app.customers"
-    fresh.db.q("SELECT umavez.enqueue('a.b', '{}', tenant_id => 7)")
-
-
-@pytest.fixture
-def sql_copy(monkeypatch):
-    """A copy of the migrations that a test may change."""
-    directory = procs.private_dir("sql-")
-    shutil.copytree(procs.ROOT / "sql", directory / "sql")
-    yield directory / "sql"
-    procs.remove_dir(directory)
-
-
-def last_number(directory):
-    return max(int(path.name[:4]) for path in directory.glob("[0-9]*.sql"))
-
-
-def test_J07_killed_in_the_middle(fresh, sql_copy):
-    number = last_number(sql_copy) + 1
-    slow = sql_copy / f"{number:04d}_slow.sql"
-    slow.write_text("CREATE TABLE umavez.half_made (n int);\nSELECT pg_sleep(60);\nCREATE TABLE umavez.other_half (n int);\n")
-    process = fresh.start(UMAVEZ_TEST_SQL_DIR=str(sql_copy))
-    try:
-        procs.wait_until(lambda: fresh.db.val("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"), 60,
-                         "the slow migration to run")
-        process.kill()
-    finally:
-        process.kill()
-        process.communicate()
-    fresh.db.q("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'")
-    assert fresh.db.val("SELECT to_regclass('umavez.half_made')") is None
-    assert fresh.db.val("SELECT to_regclass('umavez.runs')") is not None, "the steps before it stand"
-    slow.write_text("CREATE TABLE umavez.half_made (n int);\nCREATE TABLE umavez.other_half (n int);\n")
-    code, _, err = fresh.run(UMAVEZ_TEST_SQL_DIR=str(sql_copy))
-    assert code == 0, err
-    assert fresh.db.val("SELECT to_regclass('umavez.other_half')") is not None
-
-
-def test_J07_applied_file_changed(fresh, sql_copy):
-    assert fresh.run(UMAVEZ_TEST_SQL_DIR=str(sql_copy))[0] == 0
-    changed = sorted(sql_copy.glob("[0-9]*.sql"))[0]
-    changed.write_text(changed.read_text() + "\n-- changed\n")
-    code, out, err = fresh.run(UMAVEZ_TEST_SQL_DIR=str(sql_copy))
-    assert code in (1, 3, 4) and changed.name in err and "traceback" not in (out + err).lower()
-
-
-def test_J07_database_newer_than_the_program(fresh, sql_copy):
-    number = last_number(sql_copy)
-    newer = sql_copy / f"{number + 1:04d}_newer.sql"
-    newer.write_text("SELECT 1;\n")
-    assert fresh.run(UMAVEZ_TEST_SQL_DIR=str(sql_copy))[0] == 0
-    newer.unlink()
-    for command in ("migrate", "worker"):
-        done = subprocess.run([str(umavez_bin()), command], env={**clean_environment(), "DATABASE_URL": fresh.db.url("postgres"), "VALKEY_URL": "", "UMAVEZ_VALKEY_URL": "",
-                                                                "UMAVEZ_TEST_SQL_DIR": str(sql_copy), "UMAVEZ_TASKS_DIR": str(procs.ROOT / "tasks")},
-                              capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
-        text = done.stdout + done.stderr
-        assert done.returncode == 4, (command, text)
-        assert str(number + 1) in text and str(number) in text.replace(str(number + 1), ""), text
 
 
 # --- J08 ------------------------------------------------------------------------------------------------------------------------------
