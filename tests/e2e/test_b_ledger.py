@@ -286,6 +286,7 @@ def test_B09_foreign_row_whose_lease_is_over(lab, owner):
 @OWNERS
 @pytest.mark.parametrize("status", ["processing", "failed_retryable", "completed", "failed_permanent"])
 def test_B09_foreign_row_of_another_request(lab, owner, status):
+    lab.allow("processing", "ledger_run")     # the foreign program's
     task = owner.task("key")
     args = {"e1": "E1", "lua": "start() effect() return {}"}
     outcome = {} if status == "processing" else {"code": "secret"}
@@ -329,6 +330,7 @@ def test_B10_failure_declared_after_the_transaction_was_lost(lab, owner, tmp_pat
     # Run 1 cannot know that its transaction is gone and that run 2 has completed: its failure must not go over that.
     latch = tmp_path / "latch"
     lab.latch("a")
+    lab.gate("absent")        # with a gate run 2 would wait for run 1's token, which is renewed until run 1 times out
     lua = f"""local n = start() effect() if n > 1 then return {{ n = n }} end
               reached('a') repeat ctx:sleep("20ms") until io.open("{latch}")
               return ctx:fail {{ code = 'declined', message = 'too late' }}"""

@@ -252,7 +252,6 @@ def test_C06_key_reused_after_a_retryable_failure(lab, owner):
     assert row.status == "failed_retryable"
     reused(lab, owner, row, lab.done(lab.enqueue(task, {"e1": "E1", "lua": lua, "amount": 101}, owner), 20))
     assert lab.live(first).state == "available"
-    lab.sql("DELETE FROM umavez.runs")
 
 
 @OWNERS
