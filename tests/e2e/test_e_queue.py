@@ -211,7 +211,7 @@ def test_E07_enqueueing_scales(lab, tmp_path):
 def test_E07_no_notify_lock_under_a_live_load(lab, tmp_path):
     # The same while the workers are awake and at work.
     seconds = 5 if LONG else 1
-    lab.allow("settled_effect")
+    lab.allow("settled_effect", "ledger_run")      # no effect, no history
     workers = [lab.worker(), lab.worker()]
     waits, ended = [], threading.Event()
 
