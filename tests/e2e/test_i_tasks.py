@@ -127,13 +127,11 @@ LEFT = {
     "umavez.tenant_id": ("SELECT set_config('umavez.tenant_id', '49', false)", "SELECT coalesce(current_setting('umavez.tenant_id', true), '') IN ('', '1') AS clean"),
     "temporary table": ("SELECT make_temp()", "SELECT to_regclass('pg_temp.left_over') IS NULL AS clean"),
     "listen": ("SELECT make_listen()", "SELECT NOT EXISTS (SELECT FROM pg_listening_channels() c WHERE c = 'left_over') AS clean"),
-    "prepared": ("SELECT make_prepared()", "SELECT NOT EXISTS (SELECT FROM pg_prepared_statements WHERE name = 'left_over') AS clean"),
     "cursor": ("SELECT make_cursor()", "SELECT NOT EXISTS (SELECT FROM pg_cursors WHERE name = 'left_over') AS clean"),
 }
 MAKERS = """
 CREATE FUNCTION make_temp() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE TEMP TABLE left_over (n int); END $$;
 CREATE FUNCTION make_listen() RETURNS void LANGUAGE plpgsql AS $$ BEGIN LISTEN left_over; END $$;
-CREATE FUNCTION make_prepared() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'PREPARE left_over AS SELECT 1'; END $$;
 CREATE FUNCTION make_cursor() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DECLARE left_over CURSOR WITH HOLD FOR SELECT 1'; END $$;
 """
 
@@ -211,30 +209,31 @@ def test_I04_kept_ctx(lab, first):
 COROUTINES = """
   start()
   local trail = {}
+  local function saw(what) trail[#trail + 1] = what end
   local walk = coroutine.wrap(function(a)
-    trail[#trail + 1] = a
+    saw(a)
     effect()
     local b = coroutine.yield("one")
-    trail[#trail + 1] = b
+    saw(b)
     local inner = coroutine.wrap(function()
       local n = ctx.sql:one("SELECT 40 + 2 AS n").n
       coroutine.yield(n)
       ctx:sleep("5ms")
       coroutine.yield(ctx.sql:one("SELECT 'deep' AS t").t)
     end)
-    trail[#trail + 1] = inner()
+    saw(inner())
     coroutine.yield("two")
-    trail[#trail + 1] = inner()
+    saw(inner())
     for row in (function() local rows, i = ctx.sql:query("SELECT g AS n FROM generate_series(1, 3) g"), 0
-                return function() i = i + 1 ctx.sql:one("SELECT 1") return rows[i] end end)() do trail[#trail + 1] = row.n end
+                return function() i = i + 1 ctx.sql:one("SELECT 1") return rows[i] end end)() do saw(row.n) end
     return "three"
   end)
-  trail[#trail + 1] = walk("first")
-  trail[#trail + 1] = walk("second")
-  trail[#trail + 1] = walk()
+  saw(walk("first"))
+  saw(walk("second"))
+  saw(walk())
   local co = coroutine.create(function() ctx.sql:one("SELECT pg_sleep(0.01)") error("inner", 0) end)
   local ok, problem = coroutine.resume(co)
-  trail[#trail + 1] = tostring(ok) trail[#trail + 1] = tostring(problem) trail[#trail + 1] = coroutine.status(co)
+  saw(tostring(ok)) saw(tostring(problem)) saw(coroutine.status(co))
   return { trail = trail }
 """
 
