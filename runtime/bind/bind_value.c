@@ -209,6 +209,8 @@ void bind_error_value(lua_State *L, int idx, struct err *e) {
   } else {
     struct buf text = BUF_INIT;
     vm_error_text(L, idx, 65536, &text);
+    for (size_t i = 0; i < text.len; i++) /* a C string would end at the first */
+      if (text.data[i] == '\0') text.data[i] = ' ';
     err_copy_text(found.message, sizeof found.message, buf_cstr(&text));
     strcpy(found.code, "error");
     buf_fini(&text);

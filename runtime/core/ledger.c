@@ -110,8 +110,18 @@ static void on_commit(void *arg, struct pgresult *result) {
 static void on_reset(void *arg, struct pgresult *result) {
   struct ledger_call *call = arg;
 
-  if (!pgresult_ok(result)) log_kv(LOG_DEBUG_, "session_reset_failed", "error", pgresult_err(result)->message, NULL);
+  if (!pgresult_ok(result)) {
+    call->dirty = true;
+    log_kv(LOG_DEBUG_, "session_reset_failed", "error", pgresult_err(result)->message, NULL);
+  }
   answered(call, result);
+}
+
+static void on_left_over(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
+
+  if (pgresult_ok(result) && strcmp(pgresult_value(result, 0, 1), "t") == 0) call->dirty = true;
+  on_reset(call, result);
 }
 
 static void send(struct pgconn *conn, const char *sql, struct params *p, void (*done)(void *, struct pgresult *),
@@ -121,12 +131,21 @@ static void send(struct pgconn *conn, const char *sql, struct params *p, void (*
   pgconn_query(conn, &q);
 }
 
-/* COMMIT, and what functions may have left in the session: settings, role, session-level advisory locks. */
+/* Frees session-level advisory locks, and looks for what is rare and dearer to undo than a new connection: objects in
+ * pg_temp, LISTEN, held cursors. */
+#define LEFT_OVER                                                                                             \
+  "SELECT pg_catalog.pg_advisory_unlock_all(), "                                                              \
+  "pg_catalog.pg_my_temp_schema() <> 0 AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = " \
+  "pg_catalog.pg_my_temp_schema()) "                                                                          \
+  "OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) "                                               \
+  "OR EXISTS (SELECT FROM pg_catalog.pg_cursor() c WHERE c.is_holdable)"
+
+/* COMMIT, and what functions may have left in the session: settings, role, session-level advisory locks, … */
 static void send_commit(struct pgconn *conn, struct ledger_call *call) {
   send(conn, "COMMIT", NULL, on_commit, call);
   send(conn, "RESET ALL", NULL, on_reset, call);
   send(conn, "RESET ROLE", NULL, on_reset, call);
-  send(conn, "SELECT pg_catalog.pg_advisory_unlock_all()", NULL, on_reset, call);
+  send(conn, LEFT_OVER, NULL, on_left_over, call);
   pgconn_sync(conn);
 }
 #define COMMIT_ANSWERS 4

@@ -30,6 +30,7 @@ struct ledger_call {
   bool refused;        /* a statement before COMMIT was answered with an error: nothing can have been committed */
   bool commit_refused; /* COMMIT itself was: the transaction is over */
   bool committed;      /* COMMIT was answered by COMMIT */
+  bool dirty;          /* after it the session still holds what a function has made: it must not serve another run */
 
   enum claim_verdict claim;
   enum commit_verdict commit;

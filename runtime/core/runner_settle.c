@@ -180,7 +180,7 @@ static void to_unknown(struct run *r);
 
 static void on_failed(struct run *r, struct ledger_call *call) {
   if (call->committed) {
-    give_connection_back(r, !call->lost);
+    give_connection_back(r, !call->lost && !call->dirty);
     if (r->permanent)
       gate_settle(r->runner->gate, r, true, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
     else
@@ -245,7 +245,7 @@ static void on_completed(struct run *r, struct ledger_call *call) {
   const struct err *e = &call->err;
 
   if (call->committed) {
-    give_connection_back(r, !call->lost);
+    give_connection_back(r, !call->lost && !call->dirty);
     gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
     stats_inc(STAT_RUNS_COMPLETED);
     if (r->request) runner_answer(r, call->outcome, strlen(call->outcome), call->remaining_ms);

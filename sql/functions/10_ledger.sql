@@ -26,7 +26,17 @@ DECLARE
   claim_body constant text := $body$
     {both}
     IF NOT pg_try_advisory_xact_lock({key_lock}) THEN
-      verdict := 'busy';
+      -- What is settled stays so: duplicates of it need no lock, and do not stand in each other's way.
+      SELECT k.id, k.attempt, k.status, k.request_fingerprint = p_fingerprint, k.outcome::text,
+             ceil(extract(epoch FROM k.expires_at - clock_timestamp()) * 1000)
+        INTO id, attempt, status, v_same, outcome, remaining_ms
+        FROM {ledger} k
+       WHERE {of_owner} k.idempotency_key = p_key AND k.status IN ('completed', 'failed_permanent')
+         AND k.expires_at > clock_timestamp();
+      verdict := CASE WHEN v_same THEN 'replay' WHEN NOT v_same THEN 'conflict' ELSE 'busy' END;
+      IF verdict = 'conflict' THEN
+        outcome := NULL;
+      END IF;
       RETURN;
     END IF;
     FOR v_round IN 1..100 LOOP

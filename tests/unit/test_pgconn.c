@@ -648,6 +648,58 @@ static void test_a_server_that_turns_read_only(void **state) {
   } while (readies == 0);
 }
 
+/* A pooler in transaction mode (F08): no start-up parameter is refused, and without prepared statements nothing is lost
+ * though every transaction may run in another session; with them it costs errors that say so. */
+static void test_F08_a_pooler_in_transaction_mode(void **state) {
+  (void)state;
+  struct pgconn *conns[8];
+  char path[200], url[300];
+  if (access("/usr/sbin/pgbouncer", X_OK) != 0) skip();
+  struct server pooler = {0};
+  server_init(&pooler, "bouncer");
+  nservers--; /* ended below */
+  snprintf(path, sizeof path, "%s/ini", pooler.dir);
+  FILE *f = fopen(path, "w");
+  fprintf(f, "[databases]\npostgres = host=%s user=postgres\n[pgbouncer]\npool_mode = transaction\ndefault_pool_size = 2\n"
+             "auth_type = any\nlisten_port = 5432\nlisten_addr =\nunix_socket_dir = %s\n", pg.socket, pooler.dir);
+  fclose(f);
+  pooler.pid = spawn(pooler.dir, (char *[]){"/usr/sbin/pgbouncer", path, NULL});
+  snprintf(url, sizeof url, "host=%s user=postgres dbname=postgres", pooler.dir);
+  pgconn_close_later(c);
+  for (;;) { /* until it listens */
+    open_url(url, 5000);
+    while (readies + closes == 0) loop_step(l, 1000);
+    if (readies > 0) break;
+    pgconn_close_later(c);
+    nap();
+  }
+  for (int i = 0; i < 8; i++) {
+    conns[i] = pgconn_new(l, url, NULL, NULL, 5000);
+    pgconn_set_prepare(conns[i], i < 4);
+  }
+  int expected = 0;
+  for (int round = 0; round < 25; round++) {
+    buf_clear(&trace);
+    for (int i = 0; i < 8; i++) {
+      const char *text[] = {"BEGIN", "SELECT 1", "SELECT 2", "COMMIT"};
+      for (int k = 0; k < 4; k++) pgconn_query(conns[i], &(struct pgquery){.sql = text[k], .done = note, .arg = i < 4 ? "p:" : ""});
+      pgconn_sync(conns[i]);
+    }
+    expected += 32;
+    until(l, answers, expected, 10000);
+    for (char *word = strtok(buf_cstr(&trace), " "); word != NULL; word = strtok(NULL, " ")) {
+      if (strchr(word, '/') != NULL && strncmp(word, "p:", 2) != 0) fail_msg("%s", word);
+      if (strncmp(word, "p:sql/", 6) == 0 && strcmp(word, "p:sql/25P02") != 0) fail_msg("%s", word);
+    }
+  }
+  for (int i = 0; i < 8; i++) pgconn_close_later(conns[i]);
+  pgconn_close_later(c);
+  loop_step(l, 0);
+  c = NULL;
+  kill(pooler.pid, SIGKILL);
+  reap(pooler.pid);
+}
+
 static int start(void **state) {
   (void)state;
   log_init(getenv("V") ? LOG_DEBUG_ : LOG_ERROR_, LOG_LOGFMT, 2);
@@ -687,6 +739,7 @@ int main(void) {
     T(test_closing_answers_everything_once),
     T(test_a_cut_connection_is_unknown),
     T(test_a_server_that_turns_read_only),
+    T(test_F08_a_pooler_in_transaction_mode),
   };
   return cmocka_run_group_tests_name("pgconn", tests, start, NULL);
 }

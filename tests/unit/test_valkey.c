@@ -1,5 +1,8 @@
 #include "support_servers.c"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include "base/buf.h"
 #include "base/log.h"
 #include "io/valkey.h"
@@ -475,6 +478,36 @@ static void test_a_cut_connection(void **state) {
   proxy_stop(&proxy);
 }
 
+static void test_over_tcp(void **state) {
+  (void)state;
+  struct server tcp = {0};
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof a;
+  char port[16], url[64];
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+  close(fd);
+  snprintf(port, sizeof port, "%d", ntohs(a.sin_port));
+  snprintf(url, sizeof url, "redis://:pw@127.0.0.1:%s/2", port);
+  valkey_free(v);
+  open_url(url, TIMEOUT_MS);
+  until(l, downs, 1, 1000);
+  valkey_start(&tcp, (const char *const[]){"--port", port, "--bind", "127.0.0.1", "--requirepass", "pw", NULL});
+  until(l, ups, 1, 5000);
+  for (int i = 0; i < 100; i++) COMMAND("SET", "k", "v");
+  until(l, answers, 100, 1000);
+  assert_int_equal(nulls, 0);
+  kill(tcp.pid, SIGSTOP);
+  COMMAND("GET", "k");
+  until(l, nulls, 1, 1000);
+  kill(tcp.pid, SIGCONT);
+  until(l, ups, 2, 5000);
+  valkey_stop(&tcp);
+  nservers--; /* tcp is gone with this frame */
+  until(l, downs, 3, 1000);
+}
+
 static int start(void **state) {
   (void)state;
   if (pipe2(log_fd, O_NONBLOCK | O_CLOEXEC) != 0) return -1;
@@ -504,6 +537,7 @@ int main(void) {
     T(test_free_answers_everything_once),
     T(test_A03_a_lost_reply),
     T(test_a_cut_connection),
+    T(test_over_tcp),
   };
   return cmocka_run_group_tests_name("valkey", tests, start, NULL);
 }

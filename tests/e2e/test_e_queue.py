@@ -1,0 +1,327 @@
+"""Group E of the cases: the queue, retries, poison runs.
+
+E02 (ten innocent runs beside one that kills its worker) needs the supervisor, which knows what its child was executing: it comes with the
+issue Survive. E01's supervisor is played by the test here: it starts a new worker when one has died.
+"""
+import json
+import subprocess
+import threading
+import time
+
+import pytest
+
+from lab import GATES, LONG, OWNERS, SLACK, WARMTH, digest, fingerprint
+from support.servers import pg_bin
+
+FFI = "local ffi = require('ffi') "
+CRASHES = {"abort": FFI + "pcall(ffi.cdef, 'void abort(void);') ffi.C.abort()",
+           "segfault": FFI + "ffi.cast('int *', 8)[0] = 1",
+           "SIGKILL": FFI + "pcall(ffi.cdef, 'int raise(int);') ffi.C.raise(9)",
+           "exit": FFI + "pcall(ffi.cdef, 'void _exit(int);') ffi.C._exit(0)"}
+
+
+@OWNERS
+@pytest.mark.parametrize("how", CRASHES)
+def test_E01_run_that_kills_its_worker(lab, owner, how):
+    lab.allow("worker_death")
+    lua = "start() effect() " + CRASHES[how]
+    args = {"e1": "E1", "lua": lua}
+    run = lab.enqueue(owner.task("crash"), args, owner)
+    other = lab.enqueue(owner.task("run"), {"lua": "effect('other') return {}"}, owner)
+    workers = [lab.worker()]
+
+    def supervise():
+        if not workers[-1].running() and not lab.finished(run):
+            workers.append(lab.worker())
+        return lab.finished(run)
+    end = lab.until(supervise, 60, "the poison run's end")
+    assert (end.status, end.outcome["code"], end.replay, end.args) == ("failed_permanent", "worker_lost", False, args)
+    assert (lab.starts(), lab.effects("E1"), len(workers)) == (3, 0, 4)
+    assert not [row for row in lab.ledger(owner) if row.status == "completed" and bytes(row.idempotency_key) == digest(owner.task("crash"), "E1")]
+    # Others go on; what ran beside the culprit is E02's.
+    if not workers[-1].running():
+        lab.worker()
+    assert lab.done(other).status in ("completed", "failed_permanent")
+    assert lab.done(lab.enqueue(owner.task("run"), {"lua": "effect('later') return {}"}, owner)).status == "completed"
+
+
+@OWNERS
+@GATES
+def test_E03_busy_deliveries_are_not_charged(lab, owner, gate):
+    task = owner.task("key")
+    args = {"e1": "E1", "lua": "start() effect() return { attempt = ctx.attempt }"}
+    lab.foreign(owner, digest(task, "E1"), fingerprint(task, args), attempt=1, seconds=20 if LONG else 6)
+    lab.gate(gate)
+    lab.worker()
+    run = lab.enqueue(task, args, owner)
+    lab.until(lambda: lab.live(run).busy > 4, 20, "more BUSY deliveries than attempts")
+    assert lab.live(run).deliveries <= 1 and lab.starts() == 0
+    end = lab.done(run, 40)
+    assert (end.status, end.outcome, end.deliveries, end.replay) == ("completed", {"attempt": 2}, 1, False)
+    assert (lab.effects(), lab.starts()) == (1, 1)
+
+
+@OWNERS
+@GATES
+def test_E04_exhausted_attempts(lab, owner, gate, tmp_path):
+    notes = tmp_path / "notes"
+    lua = """start() effect() note(ctx.sql:one("SELECT extract(epoch FROM clock_timestamp())::text AS t").t)
+             error('attempt ' .. ctx.attempt .. ' fails', 0)"""
+    args = {"e1": "E1", "lua": lua, "notes": str(notes)}
+    lab.gate(gate)
+    lab.worker()
+    end = lab.done(lab.enqueue(owner.task("eight"), args, owner), 60)
+    assert (end.status, end.outcome["code"], end.attempt, end.deliveries) == ("failed_permanent", "error", 8, 8)
+    assert "attempt 8 fails" in end.outcome["message"] and end.args == args
+    row, = lab.ledger(owner)
+    assert (row.status, row.attempt, row.outcome) == ("failed_permanent", 8, end.outcome)
+    assert (lab.starts(), lab.effects()) == (8, 0)
+    times = [float(line) for line in notes.read_text().split()]
+    waits = [after - before for before, after in zip(times, times[1:])]
+    # base 100 ms, cap 1 s; polling and a busy machine may add to each, jitter takes from it.
+    assert len(waits) == 7 and all(wait <= 1 + 0.5 + SLACK / 5 for wait in waits), waits
+    assert waits[0] < 0.1 + 0.5 + SLACK / 5 and sum(waits[4:]) > sum(waits[:3]), waits
+    assert len({round(wait, 2) for wait in waits[4:]}) > 1, "no jitter"
+    # Exhausted is dead: a duplicate gets the outcome, nothing starts again.
+    again = lab.done(lab.enqueue(owner.task("eight"), args, owner))
+    assert (again.status, again.replay, again.outcome, lab.starts()) == ("failed_permanent", True, end.outcome, 8)
+
+
+@OWNERS
+@pytest.mark.parametrize("lua,code", [("ctx.sql:one('SELECT 1/0')", "sql"), ("return ctx:retry { after = 0 }", None), ("error('x')", "error")])
+def test_E04_what_counts_as_an_attempt(lab, owner, lua, code):
+    lab.worker()
+    end = lab.done(lab.enqueue(owner.task("key"), {"e1": "E1", "lua": "start() effect() " + lua}, owner), 30)
+    assert (end.status, end.attempt, end.deliveries, lab.starts(), lab.effects()) == ("failed_permanent", 3, 3, 3, 0)
+    if code:
+        assert end.outcome["code"] == code
+    if code == "sql":
+        assert end.outcome["sqlstate"] == "22012"
+
+
+@OWNERS
+def test_E05_enqueue_is_transactional_and_by_run_id(lab, owner):
+    task, lua = owner.task("run"), "start() effect() return { n = args.n }"
+    connection = lab.env.db.connect(autocommit=False)
+    gone = lab.enqueue(task, {"lua": lua}, owner, connection=connection)
+    connection.rollback()
+    del lab.env.accepted[gone]
+    chosen = "5d2c2d39-2b4f-4a53-9d6b-0f1a6c7e8b90"
+    assert {lab.enqueue(task, {"lua": lua, "n": 1}, owner, run_id=chosen, connection=connection) for _ in (1, 2)} == {chosen}
+    # Another session asks for the same run while the first transaction is open.
+    answer = []
+    other = threading.Thread(target=lambda: answer.append(lab.enqueue(task, {"lua": lua, "n": 1}, owner, run_id=chosen, connection=second)))
+    second = lab.env.db.connect()
+    other.start()
+    lab.until(lambda: lab.value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"), 10,
+              "the second session to wait for the first")
+    connection.commit()
+    other.join(30)
+    assert answer == [chosen]
+    before = lab.live(chosen)
+    for args, who in (({"lua": lua, "n": 2}, owner), ({"lua": lua}, owner)):
+        state = lab.refused("SELECT umavez.enqueue(%s, %s::jsonb, tenant_id => %s, run_id => %s::uuid)", task, json.dumps(args), who.tenant_id, chosen)
+        assert state == "UV003"
+    assert lab.live(chosen) == before
+    lab.worker()
+    end = lab.done(chosen)
+    assert (end.status, end.outcome, lab.starts(), lab.effects(), lab.finished(gone)) == ("completed", {"n": 1}, 1, 1, None)
+    # A run that has ended is not made again.
+    assert lab.enqueue(task, {"lua": lua, "n": 1}, owner, run_id=chosen) == chosen
+    assert lab.live(chosen) is None
+    connection.close(), second.close()
+
+
+@OWNERS
+def test_E05_children_of_a_rolled_back_handler(lab, owner):
+    child = f'ctx:enqueue("e2.{owner.letter}_elsewhere", {{ of = ctx.attempt }})'
+    lab.worker(queues="default")
+    end = lab.done(lab.enqueue(owner.task("key"), {"e1": "E1", "lua": f"start() effect() {child} if ctx.attempt < 3 then error('x') end return {{}}"}, owner))
+    assert (end.status, end.attempt) == ("completed", 3)
+    assert [row.args for row in lab.sql("SELECT args FROM umavez.runs")] == [{"of": 3}]
+    lab.sql("DELETE FROM umavez.runs")
+
+
+@OWNERS
+def test_E06_large_args(lab, owner):
+    lab.worker()
+    lua = "start() effect() return { length = #args.text }"
+    sizes = [1 << 20, 7999, 8000, 8001, 3 << 20]
+    runs = lab.enqueue_many(owner.task("run"), [{"lua": lua, "text": "x" * size} for size in sizes], owner)
+    assert [lab.done(run, 60).outcome for run in runs] == [{"length": size} for size in sizes]
+    assert (lab.effects(), lab.starts()) == (5, 5)
+
+
+def test_E06_ten_thousand_in_one_transaction(lab):
+    lab.worker()
+    lab.worker()
+    runs = 10000
+    text = json.dumps({"lua": "start() effect() return {}"})
+    lab.sql("SELECT umavez.enqueue('e2.t_run', %s::jsonb, tenant_id => g %% 50 + 1) FROM generate_series(1, %s) g", text, runs)
+    lab.until(lambda: lab.value("SELECT count(*) FROM umavez.runs") == 0, 120, "all runs to end")
+    assert lab.sql("SELECT status, replay, deliveries, count(*) FROM umavez.finished_runs GROUP BY 1, 2, 3") == [("completed", False, 1, runs)]
+    assert (lab.effects(), lab.starts()) == (runs, runs)
+
+
+def pgbench(lab, tmp_path, name, script, seconds, clients):
+    path = tmp_path / f"{name}.sql"
+    path.write_text(script + "\n")
+    db = lab.env.db
+    done = subprocess.run([pg_bin("pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "2", "-T", str(seconds), "-f", str(path),
+                           "-h", str(db.cluster.socket_dir), "-p", str(db.cluster.port), "-U", "postgres", db.name],
+                          capture_output=True, text=True, timeout=seconds + 60)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout.split("tps = ")[1].split()[0])
+
+
+def test_E07_enqueueing_scales(lab, tmp_path):
+    # Workers sleep (they listen) while 50 sessions commit: a run due in an hour gives them nothing to do, so both loads have the machine alone.
+    seconds, clients = (10, 50) if LONG else (2, 50)
+    lab.worker()
+    lab.worker()
+    args = '{"k": 1}'
+    ours = f"SELECT umavez.enqueue('e2.t_run', '{args}', tenant_id => 1, run_at => now() + interval '1 hour');"
+    plain = ("INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at) "
+             f"VALUES (gen_random_uuid(), 'e2.t_run', 1, '{args}', 'default', 2, now() + interval '1 hour');")
+    rates, waits, ended = {"plain": [], "ours": []}, [], threading.Event()
+
+    def watch():
+        connection = lab.env.db.connect()
+        with connection.cursor() as cursor:
+            while not ended.is_set():
+                cursor.execute("""SELECT pid, query FROM pg_stat_activity WHERE datname = current_database()
+                                  AND wait_event_type = 'Lock' AND wait_event = 'object'""")
+                waits.extend(cursor.fetchall())
+                ended.wait(0.005)
+        connection.close()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for _ in range(2):
+            for name, script in (("plain", plain), ("ours", ours)):
+                rates[name].append(pgbench(lab, tmp_path, name, script, seconds, clients))
+                lab.sql("TRUNCATE umavez.runs")
+    finally:
+        ended.set()
+        watcher.join()
+    assert waits == [], "a session waited for the database-wide notify lock"
+    assert max(rates["ours"]) >= 0.8 * max(rates["plain"]), rates
+
+
+def test_E07_no_notify_lock_under_a_live_load(lab, tmp_path):
+    # The same while the workers are awake and at work.
+    seconds = 5 if LONG else 1
+    lab.allow("settled_effect", "ledger_run")      # no effect, no history
+    workers = [lab.worker(), lab.worker()]
+    waits, ended = [], threading.Event()
+
+    def watch():
+        connection = lab.env.db.connect()
+        with connection.cursor() as cursor:
+            while not ended.is_set():
+                cursor.execute("""SELECT pid, query FROM pg_stat_activity WHERE datname = current_database()
+                                  AND wait_event_type = 'Lock' AND wait_event = 'object'""")
+                waits.extend(cursor.fetchall())
+                ended.wait(0.005)
+        connection.close()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        pgbench(lab, tmp_path, "live", "SELECT umavez.enqueue('e2.t_forgotten', '{\"lua\": \"return {}\"}', tenant_id => 1);", seconds, 50)
+        lab.until(lambda: lab.value("SELECT count(*) FROM umavez.runs") == 0, 120, "the backlog to be done")
+    finally:
+        ended.set()
+        watcher.join()
+    assert waits == [], "a session waited for the database-wide notify lock"
+    lab.settle(*workers)
+
+
+@pytest.mark.long
+def test_E08_old_snapshot(lab):
+    # 10 minutes at 500 runs/s; in CI 12 s at 250 runs/s.
+    seconds, rate = (600, 500) if LONG else (12, 250)
+    workers = [lab.worker(), lab.worker()]
+    reader = lab.env.db.connect(autocommit=False)
+    with reader.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("SELECT count(*) FROM umavez.runs")
+    text = json.dumps({"lua": "effect() return {}"})
+    begun, sent = time.monotonic(), 0
+    while sent < seconds * rate:
+        due = int((time.monotonic() - begun) * rate) - sent
+        if due > 0:
+            lab.sql("SELECT umavez.enqueue('e2.t_run', %s::jsonb, tenant_id => 1) FROM generate_series(1, %s)", text, due)
+            sent += due
+        time.sleep(0.02)       # the load's own clock
+    backlog = lab.value("SELECT count(*) FROM umavez.runs")
+    lab.until(lambda: lab.value("SELECT count(*) FROM umavez.runs") == 0, 60, "the rest")
+    reader.rollback()
+    reader.close()
+    part = seconds / 10
+    first, last = [lab.value("""SELECT percentile_disc(0.99) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - enqueued_at))
+                                FROM umavez.finished_runs, (SELECT min(enqueued_at) AS t0 FROM umavez.finished_runs) t
+                                WHERE extract(epoch FROM enqueued_at - t0) BETWEEN %s AND %s""", start, start + part)
+                   for start in (part, seconds - part)]
+    assert backlog <= rate, f"a backlog of {backlog} runs"
+    # A floor, so that the scheduler of a small machine is not what is compared.
+    assert float(last) <= 2 * max(float(first), 0.25), (first, last)
+    assert lab.effects() == sent
+    lab.settle(*workers)
+
+
+@GATES
+@pytest.mark.parametrize("task,tenant", [("e2.t_key", None), ("e2.p_key", 1), ("e2.t_run", None), ("e2.p_run", 50)])
+def test_E09_owner_mismatch(lab, gate, task, tenant):
+    lab.gate(gate)
+    lab.worker()
+    args = {"e1": "E1", "lua": "start() effect() return {}"}
+    run = lab.env.enqueue(task, args, tenant=tenant)
+    end = lab.done(run)
+    assert (end.status, end.outcome["code"], end.replay, end.args, end.tenant_id) == ("failed_permanent", "owner_mismatch", False, args, tenant)
+    assert (lab.starts(), lab.ledger(lab.tenant), lab.ledger(lab.platform), lab.gate_keys()) == (0, [], [], [])
+
+
+def test_E09_unknown_tenant(lab):
+    for tenant in (999999, 0, -1):
+        assert lab.refused("SELECT umavez.enqueue('e2.t_run', '{}', tenant_id => %s)", tenant) == "23503"
+        assert lab.refused("SELECT umavez.enqueue_many(%s::jsonb)", json.dumps([{"task": "e2.t_run", "args": {}, "tenant_id": tenant}])) == "23503"
+    assert lab.value("SELECT count(*) FROM umavez.runs") == 0
+    lab.worker()
+    end = lab.done(lab.enqueue("e2.t_once", {"e1": "E1", "lua": "start() effect() ctx:enqueue('e2.t_run', {}, { tenant_id = 999999 }) return {}"}))
+    assert (end.status, end.outcome["code"], end.outcome.get("sqlstate"), lab.effects()) == ("failed_permanent", "sql", "23503", 0)
+
+
+@OWNERS
+@WARMTH
+@pytest.mark.parametrize("death", ["return ctx:fail { code = 'declined', message = 'no' }", "error('dead')"], ids=["declared", "exhausted"])
+def test_E10_operator_retries_a_dead_run(lab, owner, gate, death):
+    lab.allow("replays_equal")
+    lab.gate(gate)
+    worker = lab.worker()
+    task = owner.task("once")
+    args = {"e1": "E1", "lua": f"local n = start() effect() if n == 1 then {death} end return {{ n = n, attempt = ctx.attempt }}"}
+    run = lab.enqueue(task, args, owner)
+    dead = lab.done(run)
+    assert (dead.status, lab.ledger(owner)[0].status, dead.args) == ("failed_permanent", "failed_permanent", args)
+    replay = lab.done(lab.enqueue(task, args, owner))
+    assert (replay.status, replay.replay, lab.starts()) == ("failed_permanent", True, 1)
+    if gate == "warm":
+        assert lab.settled_entry(task, owner, "E1").state == "F"
+    elif gate == "cold":
+        lab.flush_gate()
+    # Ledger and queue change together: seen while no worker is there.
+    lab.settle(worker)
+    done = lab.cli("retry", run)
+    assert done.code == 0, done
+    row, live = lab.ledger(owner)[0], lab.live(run)
+    assert (row.status, live.state, live.args, lab.finished(run)) == ("failed_retryable", "available", args, None)
+    lab.worker()
+    end = lab.done(run)
+    assert (end.status, end.outcome, end.replay) == ("completed", {"n": 2, "attempt": 2}, False)
+    row, = lab.ledger(owner)
+    assert (row.status, row.attempt, lab.effects(), lab.starts()) == ("completed", 2, 1, 2)
+    if gate != "absent":
+        lab.until(lambda: lab.gate_state(task, owner, "E1") == "C", 10, "the gate's entry to be replaced")
+    # What is not dead cannot be retried.
+    assert lab.refused("SELECT umavez.retry_run(%s::uuid)", run) == "UV004"
+    assert lab.cli("retry", run).code == 1
