@@ -175,8 +175,52 @@ local function file(v)
   return v
 end
 
+local function http_path(v)
+  local expected = 'a path such as "/payments" or "/orders/{order_id}/refunds", not one of the door\'s own'
+  if type(v) ~= "string" or #v > 500 or v:sub(1, 1) ~= "/" or v == "/" then
+    return nil, expected
+  end
+  local seen, n = {}, 0
+  for segment in (v:sub(2) .. "/"):gmatch("([^/]*)/") do
+    local param = segment:match("^{([%a_][%w_]*)}$")
+    n = n + 1
+    if n > 30 or (not param and not segment:match("^[%w%-._~]+$")) or (param and seen[param]) then
+      return nil, expected
+    end
+    seen[param or segment] = param and true or nil
+  end
+  if v:match("^/runs/") or v == "/runs" or v == "/healthz" or v == "/readyz" or v == "/openapi.json" then
+    return nil, expected
+  end
+  return v
+end
+
+local function header_name(v)
+  if type(v) ~= "string" or not v:match("^[%w%-]+$") or #v > 100 then
+    return nil, "the name of a header, such as X-GitHub-Delivery"
+  end
+  return v
+end
+
+local function http_key(v)
+  if v == "required" or v == "optional" then
+    return v
+  end
+  if type(v) == "table" and header_name(v.header) and next(v) == "header" and next(v, "header") == nil then
+    return v
+  end
+  return nil, '"required", "optional", or { header = "X-GitHub-Delivery" }'
+end
+
+local function variable(v)
+  if type(v) ~= "string" or not v:match("^[%a_][%w_]*$") then
+    return nil, "the name of an environment variable"
+  end
+  return v
+end
+
 --- The fields of a task: `name`, `type` and `doc` for the docs, `default` as it would be written, `check`.
--- `fields` makes a field a table of others; `later` reserves a name.
+-- `fields` makes a field a table of others, `optional` one that is nothing when it is absent; `later` reserves a name.
 M.fields = {
   { name = "owner", type = '"tenant" or "platform"', required = true, check = one_of("tenant", "platform"),
     doc = "whose runs these are: a tenant's (enqueued with a tenant) or nobody's (work above tenants)" },
@@ -207,7 +251,33 @@ M.fields = {
   { name = "handler", type = "file name", check = file,
     doc = "the handler's file, from the manifest's folder. Default: the task's name and .lua" },
   { name = "description", type = "text", check = text, doc = "for people" },
-  { name = "http", later = true },
+  { name = "http", type = "table", optional = true, doc = "makes the task reachable over HTTP", fields = {
+    { name = "method", type = '"POST", "PUT", "PATCH", "DELETE" or "GET"', default = "POST",
+      check = one_of("POST", "PUT", "PATCH", "DELETE", "GET"), doc = "the request's method" },
+    { name = "path", type = "path", required = true, check = http_path,
+      doc = "the request's path; what stands in braces reaches args" },
+    { name = "key", type = '"required", "optional" or { header = … }', default = "required", check = http_key,
+      doc = "whether an Idempotency-Key must be sent; or the sender's own header that names the operation" },
+    { name = "key_form", type = '"any" or "uuid"', default = "any", check = one_of("any", "uuid"),
+      doc = "what a key may look like: 1 to 255 printable ASCII characters, or a UUID" },
+    { name = "mode", type = '"run" or "enqueue"', default = "run", check = one_of("run", "enqueue"),
+      doc = "answer with the outcome, or with 202 after the run was put into the queue" },
+    { name = "wait", type = "duration", default = "10s", check = duration("0s", "60s"),
+      doc = "how long a duplicate waits for the first one's answer before 409" },
+    { name = "auth", type = '"token" or "none"', default = "token", check = one_of("token", "none"),
+      doc = "who may send: holders of a token, or anybody (with `signature`: the signer)" },
+    { name = "scope", type = "text", check = text, doc = "what the token must allow. Default: the task's name" },
+    { name = "signature", type = "table", optional = true, doc = "the body's signature, instead of a token", fields = {
+      { name = "scheme", type = '"hmac_sha256"', default = "hmac_sha256", check = one_of("hmac_sha256"),
+        doc = "HMAC-SHA-256 over the body, in hex" },
+      { name = "header", type = "header", required = true, check = header_name, doc = "where it stands" },
+      { name = "prefix", type = "text", check = text, doc = 'what stands before it, such as "sha256="' },
+      { name = "secret_env", type = "variable", required = true, check = variable,
+        doc = "the environment variable that holds the secret" },
+    } },
+    { name = "max_body", type = "number", check = integer(1, 67108864),
+      doc = "octets of a body. Default: the setting http_max_body_bytes" },
+  } },
   { name = "schedule", later = true },
   { name = "args", later = true },
   { name = "batch", later = true },
@@ -255,7 +325,7 @@ local function check_fields(fields, given, prefix, task, report)
         report({ task = task, field = name, message = "wrong value", found = shown(v), expected = "a table" })
         v = nil
       end
-      out[field.name] = check_fields(field.fields, v or {}, name .. ".", task, report)
+      out[field.name] = (v ~= nil or not field.optional) and check_fields(field.fields, v or {}, name .. ".", task, report) or nil
     elseif v == nil then
       if field.required then
         report({ task = task, field = name, message = "is missing", expected = field.type })
@@ -298,6 +368,10 @@ local function check_task(name, given, folder, report)
   local checked = check_fields(M.fields, given, "", full, report)
   if checked.retry.base and checked.retry.cap and checked.retry.base > checked.retry.cap then
     report({ task = full, field = "retry.base", message = "is longer than retry.cap" })
+  end
+  local http = checked.http
+  if http and http.signature and given.http.auth == "token" then
+    report({ task = full, field = "http.signature", message = 'goes without auth = "token"' })
   end
   checked.name = full
   checked.folder = folder.path
@@ -490,6 +564,21 @@ function M.load(dir)
   return found, faults
 end
 
+-- What bind_task.c takes.
+local function flat_http(http)
+  if not http then
+    return nil
+  end
+  local by_header = type(http.key) == "table"
+  local signature = http.signature or {}
+  return {
+    method = http.method, path = http.path, mode = http.mode, key = by_header and "header" or http.key,
+    key_header = by_header and http.key.header or nil, key_uuid = http.key_form == "uuid", wait_ms = http.wait,
+    auth = http.signature and "signature" or http.auth, scope = http.scope, signature_header = signature.header,
+    signature_prefix = signature.prefix or "", signature_env = signature.secret_env, max_body = http.max_body or 0,
+  }
+end
+
 --- Register checked tasks with the program: from now on they can run.
 -- @tparam table found what `load` gave
 function M.register(found)
@@ -519,6 +608,7 @@ function M.register(found)
       concurrency = task.concurrency or 0,
       history = task.history,
       has_prepare = task.prepare ~= nil,
+      http = flat_http(task.http),
     })
     context.tasks[name] = {
       effect = task.effect, prepare = task.prepare, key = by_function and task.key or nil, owner = task.owner,

@@ -54,6 +54,60 @@ static void set_key(lua_State *L, struct task *t) {
   lua_pop(L, 2);
 }
 
+/* A copy of the text field of the table on top of the stack; NULL when it is none. */
+static char *take_text(lua_State *L, const char *name) {
+  lua_getfield(L, -1, name);
+  const char *text = lua_tostring(L, -1);
+  char *copy = text ? xstrdup(text) : NULL;
+  lua_pop(L, 1);
+  return copy;
+}
+
+static bool text_is(lua_State *L, const char *name, const char *word) {
+  lua_getfield(L, -1, name);
+  const char *text = lua_tostring(L, -1);
+  bool is = text && strcmp(text, word) == 0;
+  lua_pop(L, 1);
+  return is;
+}
+
+static int64_t take_number(lua_State *L, const char *name) {
+  lua_getfield(L, -1, name);
+  int64_t n = (int64_t)lua_tonumber(L, -1);
+  lua_pop(L, 1);
+  return n;
+}
+
+/* The manifest's http, which lua/umavez/manifest.lua has checked and laid flat. */
+static struct task_http *take_http(lua_State *L) {
+  struct task_http *h = NULL;
+  lua_getfield(L, 1, "http");
+  if (lua_istable(L, -1)) {
+    h = xcalloc(1, sizeof *h);
+    h->method = take_text(L, "method");
+    h->path = take_text(L, "path");
+    h->mode = text_is(L, "mode", "enqueue") ? TASK_HTTP_ENQUEUE : TASK_HTTP_RUN;
+    h->key = text_is(L, "key", "header")     ? TASK_HTTP_KEY_HEADER
+             : text_is(L, "key", "optional") ? TASK_HTTP_KEY_OPTIONAL
+                                             : TASK_HTTP_KEY_REQUIRED;
+    h->key_header = take_text(L, "key_header");
+    lua_getfield(L, -1, "key_uuid");
+    h->key_uuid = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    h->wait_ms = take_number(L, "wait_ms");
+    h->auth = text_is(L, "auth", "signature") ? TASK_HTTP_AUTH_SIGNATURE
+              : text_is(L, "auth", "none")    ? TASK_HTTP_AUTH_NONE
+                                              : TASK_HTTP_AUTH_TOKEN;
+    h->scope = take_text(L, "scope");
+    h->signature_header = take_text(L, "signature_header");
+    h->signature_prefix = take_text(L, "signature_prefix");
+    h->signature_env = take_text(L, "signature_env");
+    h->max_body_bytes = take_number(L, "max_body");
+  }
+  lua_pop(L, 1);
+  return h;
+}
+
 int bind_task_add(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   struct task given = {0};
@@ -83,6 +137,7 @@ int bind_task_add(lua_State *L) {
   t->history = given.history;
   t->has_prepare = given.has_prepare;
   set_key(L, t);
+  t->http = take_http(L);
   if (task_register(t, &e)) return bind_raise(L, &e);
   return 0;
 }
