@@ -2,7 +2,9 @@
 -- @module umavez.worker
 
 local c = require("umavez.c.worker")
+local json = require("umavez.json")
 local manifest = require("umavez.manifest")
+local openapi = require("umavez.openapi")
 local vm = require("umavez.vm")
 
 local M = {}
@@ -15,7 +17,7 @@ local M = {}
 -- @yields
 function M.run(settings, tasks)
   manifest.register(tasks)
-  return c.result(vm.await(c.start(settings.handle)))
+  return c.result(vm.await(c.start(settings.handle, json.encode(openapi.describe(tasks)))))
 end
 
 return M

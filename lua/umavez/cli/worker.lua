@@ -11,11 +11,21 @@ local M = { summary = "run tasks: take runs from the queue until told to stop" }
 M.examples = {
   "umavez worker",
   "umavez worker --queues payments,default --log-format json",
+  "umavez worker --http 127.0.0.1:8080     (serve the tasks' HTTP doors, too)",
   "kill -TERM PID     (finish what runs within drain_timeout, give the rest back, exit 0)",
 }
 M.settings = "all"
 
+function M.configure(parser)
+  parser:option("--http", "Serve the HTTP door there; short for --http-listen."):argname("ADDRESS:PORT")
+    :target("setting_http_listen")
+  parser:flag("--no-queue", "Serve only the HTTP door; short for --queue false.")
+end
+
 function M.run(args)
+  if args.no_queue then
+    args.setting_queue = "false"
+  end
   local conf = settings.load(args)
   local found, faults = tasks.load(conf)
   if #faults > 0 then

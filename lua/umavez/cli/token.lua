@@ -1,0 +1,102 @@
+--- `umavez token`: bearer tokens of the HTTP door.
+-- @module umavez.cli.token
+
+local cli = require("umavez.cli")
+local database = require("umavez.cli.database")
+local json = require("umavez.json")
+local pg = require("umavez.pg")
+local settings = require("umavez.cli.settings")
+local sys = require("umavez.sys")
+
+local M = { summary = "make, list and revoke bearer tokens of the HTTP door" }
+
+M.examples = {
+  "umavez token create --tenant 7 --scope payments.pix --name shop",
+  "umavez token create --platform --scope '*' --expires 2027-01-31",
+  "umavez token list",
+  "umavez token revoke 3",
+}
+M.settings = { "database_url", "connect_timeout" }
+
+function M.configure(parser)
+  parser:argument("action", "create, list or revoke."):choices({ "create", "list", "revoke" })
+  parser:argument("id", "revoke: the token's number, as list shows it."):args("?")
+  parser:option("--tenant", "create: the tenant whose requests it sends."):convert(tonumber)
+  parser:flag("--platform", "create: for tasks of the platform, not of a tenant.")
+  parser:option("--scope", "create: a task (or a route's scope) that it may use; '*' for all."):count("*")
+  parser:option("--name", "create: who it is for."):default("")
+  parser:option("--expires", "create: when it ends, a time as PostgreSQL reads it; default never.")
+  parser:flag("--json", "Print JSON.")
+end
+
+-- 256 bits from the kernel.
+local function new_token()
+  local f = assert(io.open("/dev/urandom", "rb"))
+  local octets = f:read(32)
+  f:close()
+  return "uv_" .. octets:gsub(".", function(c)
+    return ("%02x"):format(c:byte())
+  end)
+end
+
+local function create(db, args)
+  if (args.tenant == nil) == (args.platform == nil) then
+    cli.fail("usage", "say whose token it is: --tenant N, or --platform")
+  elseif #args.scope == 0 then
+    cli.fail("usage", "say what it may do: --scope TASK (again for more), or --scope '*'")
+  end
+  local token = new_token()
+  local row = db:one("SELECT umavez.token_create(decode($1, 'hex'), $2, $3::bigint, $4::text[], $5::timestamptz) AS id",
+    sys.sha256_hex(token), args.name, args.tenant, pg.array(args.scope), args.expires)
+  if args.json then
+    cli.print_json { id = row.id, token = token }
+  else
+    print(token)
+    io.stderr:write(("token %s; it is shown this once, only its SHA-256 is stored\n"):format(tostring(row.id)))
+  end
+end
+
+local LIST = [[
+SELECT id, name, tenant_id, to_jsonb(scopes) AS scopes, created_at::text, expires_at::text, revoked_at::text,
+       CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired'
+            ELSE 'valid' END AS state
+  FROM umavez.tokens ORDER BY id]]
+
+local function list(db, args)
+  local rows = db:query(LIST)
+  if args.json then
+    return cli.print_json(json.array(rows))
+  end
+  local lines = {}
+  for _, row in ipairs(rows) do
+    lines[#lines + 1] = {
+      row.id, row.state, row.tenant_id and "tenant " .. tostring(row.tenant_id) or "platform", row.name,
+      table.concat(row.scopes, " "), row.created_at:sub(1, 19), row.expires_at and row.expires_at:sub(1, 19) or "never",
+    }
+  end
+  cli.print_table({ "ID", "STATE", "OWNER", "NAME", "SCOPES", "CREATED", "EXPIRES" }, lines)
+end
+
+local function revoke(db, args)
+  local id = args.id and tonumber(args.id)
+  if not id then
+    cli.fail("usage", "name the token's number: umavez token revoke ID (`umavez token list` shows them)")
+  end
+  if not db:one("SELECT umavez.token_revoke($1::bigint) AS done", id).done then
+    cli.fail("failed", "there is no valid token %d", id)
+  end
+  if args.json then
+    cli.print_json { revoked = id }
+  else
+    print(("token %d is revoked; workers refuse it within 2 seconds"):format(id))
+  end
+end
+
+function M.run(args)
+  local db = database.open_migrated(settings.load(args))
+  local actions = { create = create, list = list, revoke = revoke }
+  actions[args.action](db, args)
+  db:close()
+end
+
+return M
