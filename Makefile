@@ -7,10 +7,10 @@ CC     ?= cc
 Q       = $(if $(V),,@)
 
 # libev and hiredis (Debian 12) ship no usable .pc file; their headers and names are stable.
-CPPFLAGS += -Iruntime -D_GNU_SOURCE $(shell pkg-config --cflags luajit libpq libcrypto)
+CPPFLAGS += -Iruntime -D_GNU_SOURCE $(shell pkg-config --cflags luajit libpq libcrypto libmicrohttpd)
 CFLAGS   ?= -O2 -g
 CFLAGS   += -std=c11 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wno-unused-parameter -fno-omit-frame-pointer $(if $(WERROR),-Werror)
-LDLIBS   += $(shell pkg-config --libs luajit libpq libcrypto) -lhiredis -lev -lm -ldl
+LDLIBS   += $(shell pkg-config --libs luajit libpq libcrypto libmicrohttpd) -lhiredis -lev -lm -ldl
 LDFLAGS  += -rdynamic
 ifdef SAN
 CFLAGS   += -fsanitize=$(SAN) -fno-sanitize-recover=all

@@ -39,9 +39,9 @@ struct http_answer {
 };
 
 struct httpd_options {
-  const char *address; /* "127.0.0.1" or "::1" or "0.0.0.0" */
-  int port;            /* 0: a free one, see httpd_port */
-  int listen_fd;       /* an inherited listening socket, or -1; takes */
+  const char *address;            /* "127.0.0.1" or "::1" or "0.0.0.0" */
+  int port;                       /* 0: a free one, see httpd_port */
+  int listen_fd;                  /* an inherited listening socket, or -1; takes */
   const char *tls_cert, *tls_key; /* PEM text, or NULL */
   size_t max_header_bytes;        /* of a request's head */
   size_t max_body_bytes;
