@@ -173,7 +173,7 @@ def test_wrong_usage(ready):
                        (["runs", "--limit", "x"], "--limit"), (["show", "7"], "UUID"), (["show"], "run_id"),
                        (["enqueue", "t", "[1]"], "object"), (["enqueue", "t", "{"], "not JSON"),
                        (["enqueue"], "TASK"), (["retry"], "RUN_ID"), (["enqueue", "t", "{}", "--tenant", "x"], "--tenant"),
-                       (["help", "wrker"], "worker"), (["exec"], "script")]:
+                       (["help", "wrker"], "worker"), (["exec"], "FILE")]:
         ready(*argv, code=2)
         assert word in ready.err, (argv, ready.err)
 
