@@ -80,6 +80,19 @@ local function width(text)
   return select(2, text:gsub("[^\128-\191]", ""))
 end
 
+--- For an option of argparse: accept certain words only, and say which one was found.
+-- @tparam {string,...} words
+-- @treturn function
+function M.one_of(words)
+  return function(value)
+    if M.contains(words, value) then
+      return value
+    end
+    return nil, ("expected one of %s, found \"%s\"%s"):format(table.concat(words, ", "), value,
+      M.did_you_mean(value, words))
+  end
+end
+
 --- Print rows as columns.
 -- @tparam {string,...} heads
 -- @tparam {table,...} rows arrays of cells; nil (false in the middle of a row) shows as "-"; columns of numbers are

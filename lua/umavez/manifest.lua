@@ -343,7 +343,8 @@ local function check_fields(fields, given, prefix, task, report)
   end
   for _, name in ipairs(sorted_names(given)) do
     if not known[name] then
-      report({ task = task, field = prefix .. tostring(name), message = "no such field",
+      report({ task = task, field = prefix .. tostring(name), message = "no such field", found = shown(given[name]),
+        expected = "one of " .. table.concat(names_of(fields), ", "),
         nearest = type(name) == "string" and nearest(name, names_of(fields)) or nil })
     end
   end
@@ -439,7 +440,7 @@ local function check_manifest(content, folder, report)
   end
   for _, name in ipairs(sorted_names(given)) do
     if name ~= "tasks" then
-      report({ field = tostring(name), message = "no such field",
+      report({ field = tostring(name), message = "no such field", found = shown(given[name]), expected = "tasks",
         nearest = type(name) == "string" and nearest(name, { "tasks" }) or nil })
     end
   end

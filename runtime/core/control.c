@@ -16,6 +16,7 @@ struct control {
   bool up, told_down;
   bool wrap; /* the server's default isolation is not READ COMMITTED, which the SQL functions need: BEGIN … COMMIT */
   struct err why;
+  int epoch; /* times that it came up */
   bool closing;
   int pending; /* statements that are not answered yet */
   struct backoff backoff;
@@ -33,6 +34,7 @@ static void on_isolation(void *arg, struct pgresult *result) {
   pgresult_free(result);
   if (!ok) return; /* the connection is lost: on_closed follows */
   c->up = true;
+  c->epoch++;
   c->told_down = false;
   backoff_reset(&c->backoff);
   err_clear(&c->why);
@@ -108,6 +110,10 @@ void control_free(struct control *c) {
   if (c->conn) pgconn_close_later(c->conn);
   c->conn = NULL;
   if (c->pending == 0) control_destroy(c);
+}
+
+int control_epoch(const struct control *c) {
+  return c->epoch;
 }
 
 bool control_up(const struct control *c) {

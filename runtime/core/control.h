@@ -37,6 +37,8 @@ struct control *control_new(struct loop *loop, const struct control_options *opt
 /* No hook and no q->done is called afterwards. */
 void control_free(struct control *c);
 bool control_up(const struct control *c);
+/* How often the connection has come up: two equal answers mean that it was not lost in between. */
+int control_epoch(const struct control *c);
 /* Why it is down; class ERR_NONE while it is up or was never tried. Borrows. */
 const struct err *control_error(const struct control *c);
 

@@ -156,6 +156,7 @@ struct run {
   char *outcome;            /* JSON text: what is being recorded */
   char *failure;            /* JSON text with traceback, or NULL */
   int64_t delay_ms;         /* until the next try */
+  int epoch;              /* of the control connection when this run's own was ended by the server */
   int resolves;             /* tries in UNKNOWN */
   struct ledger_call *call; /* the ledger operation under way, or NULL */
 };

@@ -46,7 +46,9 @@ void runner_start(struct runner *rn, struct run *r) {
   r->started_ms = loop_now_ms(rn->loop);
   r->due_loop = rn->loop;
   if (!r->task) {
-    runner_put_off(r, "unknown_task", "no manifest of this worker declares the task");
+    char message[256];
+    snprintf(message, sizeof message, "no manifest of this worker declares the task %s", r->task_name);
+    runner_put_off(r, "unknown_task", message);
     return;
   }
   if (r->request && (!r->task || !owner_fits(r))) bug("the request %s was not checked by its maker", r->run_id);

@@ -14,6 +14,7 @@
 #define RUNNER_BUSY_MS 200     /* how long to wait for a key whose holder's end is not known */
 #define RUNNER_TROUBLE_MS 5000 /* put-off of a run that met a fault of the installation */
 #define RUNNER_CANCEL_MS 5000  /* a cancelled statement that does not end by then: the connection is closed */
+#define RUNNER_SHUTDOWN_MS 500 /* by then a server that shuts down has ended the control connection, too */
 #define RUNNER_RESOLVE_MS 250  /* between two questions about an unknown COMMIT */
 #define RUNNER_RESOLVES_MAX 60
 #define RUNNER_PUT_OFF_MAX 10 /* deliveries of a run whose task nobody knows: 1 s, 2 s, 4 s, … apart */

@@ -140,8 +140,7 @@ void runner_take_verdict(struct run *r, struct verdict *v) {
 
 /* The server itself is going away or has become a standby: that says nothing about the run. */
 static bool is_server_fault(const struct err *e) {
-  return strcmp(e->sqlstate, "57P01") == 0 || strcmp(e->sqlstate, "57P02") == 0 || strcmp(e->sqlstate, "57P03") == 0 ||
-         strcmp(e->sqlstate, "25006") == 0;
+  return strcmp(e->sqlstate, "57P02") == 0 || strcmp(e->sqlstate, "57P03") == 0 || strcmp(e->sqlstate, "25006") == 0;
 }
 
 static void wait_for_retry(struct run *r) {
@@ -162,9 +161,7 @@ static void on_lost_recorded(struct run *r, struct ledger_call *call) {
   runner_finish(r, END_RETRY, "run_lost");
 }
 
-void runner_lost(struct run *r) {
-  give_connection_back(r, false);
-  run_set_state(r, RUN_LOST);
+static void record_lost(struct run *r) {
   if (r->request) { /* nothing stands in the ledger, and the client comes again */
     log_failure(r, "request_failed");
     gate_release(r->runner->gate, r);
@@ -174,6 +171,12 @@ void runner_lost(struct run *r) {
   }
   if (!ledger_fail_lost(r->runner->control, r, r->runner->worker_id, on_lost_recorded))
     runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
+}
+
+void runner_lost(struct run *r) {
+  give_connection_back(r, false);
+  run_set_state(r, RUN_LOST);
+  record_lost(r);
 }
 
 static void to_unknown(struct run *r);
@@ -204,6 +207,28 @@ static void on_failed(struct run *r, struct ledger_call *call) {
   runner_lost(r);
 }
 
+/* 57P01: the server ended this session. Is it going away, or was it told to end just this one (perhaps by the handler)? */
+static bool is_ended(const struct err *e) {
+  return strcmp(e->sqlstate, "57P01") == 0;
+}
+
+static void on_shutdown_judged(void *arg) {
+  struct run *r = arg;
+
+  if (!control_up(r->runner->control) || control_epoch(r->runner->control) != r->epoch)
+    runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
+  else
+    record_lost(r);
+}
+
+/* r->outcome is set. Charged unless the whole server went away. */
+static void judge_shutdown(struct run *r) {
+  give_connection_back(r, false);
+  run_set_state(r, RUN_LOST);
+  r->epoch = control_epoch(r->runner->control);
+  run_timer_start(r, r->runner->loop, RUNNER_SHUTDOWN_MS, on_shutdown_judged);
+}
+
 void runner_fail(struct run *r) {
   if (!r->conn || pgconn_state(r->conn) == PGCONN_CLOSED) {
     runner_lost(r);
@@ -221,7 +246,10 @@ void runner_failed_by(struct run *r, struct verdict *v) {
     return;
   }
   runner_take_verdict(r, v);
-  runner_fail(r);
+  if (is_ended(&v->err))
+    judge_shutdown(r);
+  else
+    runner_fail(r);
 }
 
 /* ---- completion ---- */
@@ -258,6 +286,9 @@ static void on_completed(struct run *r, struct ledger_call *call) {
     runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
   } else if (runner_is_again(e) && runner_again(r, e)) {
     return;
+  } else if (is_ended(e)) {
+    runner_set_failure(r, "sql", e->message, e->sqlstate);
+    judge_shutdown(r);
   } else if (call->commit_refused || call->lost) {
     runner_set_failure(r, "sql", e->message, e->sqlstate);
     runner_lost(r);

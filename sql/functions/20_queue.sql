@@ -278,8 +278,8 @@ BEGIN
   RETURN v_reaped;
 END $fn$;
 
--- renew_runs: the leases of runs in flight, p_leases_ms from now. Gives those that this worker does not hold any more. Commits
--- without waiting for a standby, so that a standby's absence cannot cost a lease.
+-- renew_runs: the leases of runs in flight, p_leases_ms from now. Gives those that this worker does not hold any more, or that a
+-- transaction is just ending. Commits without waiting for a standby, so that a standby's absence cannot cost a lease.
 CREATE OR REPLACE FUNCTION umavez.renew_runs(p_worker uuid, p_runs uuid[], p_leases_ms bigint[]) RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $fn$
@@ -341,7 +341,7 @@ BEGIN
 END $fn$;
 
 -- release_orphans: gives back, uncounted, whatever this worker holds beside p_kept: runs taken for it by a statement whose answer
--- it never got, so that nothing of them has begun. Gives their number.
+-- it never got, so that nothing of them has begun. Gives their number. Locked ones are being ended or given back: left alone.
 CREATE OR REPLACE FUNCTION umavez.release_orphans(p_worker uuid, p_kept uuid[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $fn$

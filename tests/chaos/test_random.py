@@ -110,6 +110,14 @@ class Chaos:
     def start_worker(self, slot):
         slot["worker"] = self.env.worker(database_url=slot["pg"].url(self.env.db), valkey_url=slot["vk"].url, pool_size=6, drain_timeout="10s")
 
+    def revive(self):
+        """A worker that finds PostgreSQL away at its very start says so and ends with 4; whoever runs it starts it again."""
+        for slot in self.slots:
+            worker = slot["worker"]
+            if not worker.running() and worker.process.returncode == 4 and "cannot connect" in worker.text():
+                worker.killed = True
+                self.start_worker(slot)
+
     def later(self, seconds, function):
         heapq.heappush(self.undo, (time.monotonic() + seconds, len(self.undo) + self.faults.total(), function))
 
@@ -229,6 +237,7 @@ def test_random_faults(own_env):
             chaos.enqueue(runs[sent:due])
             sent = due
         chaos.mend()
+        chaos.revive()
         if elapsed > next_fault:
             chaos.strike()
             next_fault = time.monotonic() - begun + chaos.random.uniform(0.1, 1.8)
@@ -238,6 +247,7 @@ def test_random_faults(own_env):
     chaos.mend(everything=True)
     for slot in chaos.slots:
         slot["pg"].rule = slot["vk"].rule = None
+    chaos.revive()
     backlog = env.live()
     settled = time.monotonic()
     env.wait_finished(timeout=180)

@@ -173,7 +173,7 @@ def test_wrong_usage(ready):
                        (["runs", "--limit", "x"], "--limit"), (["show", "7"], "UUID"), (["show"], "run_id"),
                        (["enqueue", "t", "[1]"], "object"), (["enqueue", "t", "{"], "not JSON"),
                        (["enqueue"], "TASK"), (["retry"], "RUN_ID"), (["enqueue", "t", "{}", "--tenant", "x"], "--tenant"),
-                       (["help", "wrker"], "worker"), (["exec"], "script")]:
+                       (["help", "wrker"], "worker"), (["exec"], "FILE")]:
         ready(*argv, code=2)
         assert word in ready.err, (argv, ready.err)
 
@@ -256,7 +256,7 @@ def test_enqueue_file_with_bad_lines(ready, db):
     file = ready.cwd / "bad.jsonl"
     file.write_text('{"task":"t"}\n{"task":\n[1]\n{"args":{}}\n{"task":"t","tenant":1}\n{"task":"t","run_id":"x"}\n')
     ready("enqueue", "--file", str(file), code=1)
-    for number, word in (2, "("), (3, "array"), (4, "task"), (5, "tenant_id"), (6, "UUID"):
+    for number, word in (2, "offset"), (3, "array"), (4, "task"), (5, "tenant_id"), (6, "UUID"):
         line = next(text for text in ready.err.splitlines() if f"bad.jsonl:{number}:" in text)
         assert word in line
     assert "bad.jsonl:1:" not in ready.err and db.val("SELECT count(*) FROM umavez.runs") == 0

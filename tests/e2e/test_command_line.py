@@ -69,7 +69,7 @@ def test_cli_version():
 @pytest.mark.parametrize("argv,words", [
     (["wroker"], ["wroker", "worker"]), (["zzzzzz"], ["zzzzzz"]), (["help", "enqeue"], ["enqeue", "enqueue"]), (["enqueue"], ["task"]),
     (["enqueue", "a.b", "{}", "more"], ["more"]), (["enqueue", "--nonsense"], ["--nonsense"]), (["show"], ["run_id"]), (["show", "not-a-uuid"], ["not-a-uuid"]),
-    (["retry"], ["--task"]), (["retry", "--task", "a.b"], ["--failed"]), (["retry", str(uuid.uuid4()), "--task", "a.b", "--failed"], ["RUN_ID"]), (["retry", "x"], ["x"]),
+    (["retry"], ["--task"]), (["retry", "--task", "a.b"], ["--failed"]), (["retry", "0b8f1f5e-6a7e-4b1c-9d4e-3c2a1f0e9d8c", "--task", "a.b", "--failed"], ["RUN_ID"]), (["retry", "x"], ["x"]),
     (["runs", "--state", "odd"], ["odd", "failed_permanent"]), (["runs", "--limit", "0"], ["--limit"]), (["runs", "--limit", "many"], ["--limit"]),
     (["runs", "--tenant", "x"], ["--tenant", "x"]), (["exec"], ["FILE"]), (["migrate", "--status", "--dry-run"], ["--status"]),
     (["enqueue", "a.b", "{"], ["JSON"]), (["enqueue", "a.b", "[1]"], ["object"]), (["enqueue", "a.b", "7"], ["object"]), (["enqueue", "a.b", ""], ["JSON"]),
@@ -84,7 +84,7 @@ def test_cli_usage_mistakes(argv, words):
 # --- settings ---------------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("command", ["worker", "check", "runs", "migrate"])
-@pytest.mark.parametrize("name,value,words", [("UMAVEZ_POOL_SISE", "3", ["pool_size"]), ("UMAVEZ_POOL_SIZE", "many", ["pool_size", "many"]), ("UMAVEZ_LEASE", "30 parsecs", ["lease", "30 parsecs"]),
+@pytest.mark.parametrize("name,value,words", [("UMAVEZ_POOL_SISE", "3", ["UMAVEZ_POOL_SIZE"]), ("UMAVEZ_POOL_SIZE", "many", ["pool_size", "many"]), ("UMAVEZ_LEASE", "30 parsecs", ["lease", "30 parsecs"]),
                                               ("UMAVEZ_LOG_LEVEL", "loud", ["log_level", "loud"]), ("UMAVEZ_POOL_SIZE", "-1", ["pool_size"])])
 def test_cli_settings_from_the_environment(command, name, value, words, tmp_path):
     mistake(umavez(command, **{name: value, "UMAVEZ_TASKS_DIR": str(tmp_path)}), 3, *words)

@@ -124,6 +124,15 @@ def test_a_live_transaction_makes_it_busy_without_waiting(connect, owner):
     assert other.claim_key(owner).verdict == "claimed"
 
 
+def test_duplicates_of_a_settled_key_do_not_stand_in_each_others_way(connect, sql, owner):
+    settled(sql, owner, "completed")
+    one, other = connect(autocommit=False), connect()
+    assert one.claim_key(owner).verdict == "replay"                # holds the key's lock until it ends
+    assert (other.claim_key(owner).verdict, other.claim_key(owner).outcome) == ("replay", '{"a": 1}')
+    conflict = other.claim_key(owner, fingerprint="g")
+    assert (conflict.verdict, conflict.outcome) == ("conflict", None)
+
+
 def test_a_dead_holder_is_taken_over_at_once(db, connect, owner):
     settled(connect(), owner, "failed_retryable")
     holder, other = connect(autocommit=False), connect()
@@ -525,6 +534,22 @@ def test_retry_run_leaves_a_ledger_row_that_is_not_its_failure(sql, owner, table
                 None if case == "no key" else K, None)
     sql.retry_run(run)
     assert row(sql, table) == before
+
+
+@pytest.mark.parametrize("permanent", [True, False])
+def test_requests_settle_without_a_run(sql, owner, table, permanent):
+    request = str(uuid.uuid4())
+    claim = sql.claim_key(owner)
+    sql.fail_request(request, "t.a", owner, K, claim.id, 1, permanent, '{"code": "e"}', '{"t": 1}', '{"x": 1}', HOUR, 500, None)
+    assert row(sql, table).status == ("failed_permanent" if permanent else "failed_retryable")
+    assert [(r.run_id, r.status, r.args) for r in sql.q("SELECT * FROM umavez.finished_runs")] == \
+        ([(request, "failed_permanent", {"x": 1})] if permanent else [])
+    claim = sql.claim_key(owner, "other")
+    done = sql.complete_request(str(uuid.uuid4()), "t.a", owner, digest("other"), claim.id, 1, '{"b":1}', HOUR, True, 500, None)
+    assert (done.outcome, done.remaining_ms) == ('{"b": 1}', HOUR)
+    with pytest.raises(psycopg2.Error) as caught:
+        sql.complete_request(request, "t.a", owner, digest("other"), claim.id, 1, "{}", HOUR, True, 500, None)
+    assert caught.value.pgcode == "UV001"
 
 
 def test_settlement_is_hot(sql, connect, owner, table):

@@ -212,7 +212,8 @@ class Env:
             if not self.audit.allows("worker_death"):
                 problems += [c for c in (w.complaint() for w in self.all_workers) if c]
         finally:
-            warnings = "".join(f"\n{w.name}: {line}" for w in self.all_workers for line in w.text().splitlines() if '"level":"info"' not in line)[:4000]
+            warnings = "".join(f"\n{w.name}: {line}" for w in self.all_workers for line in w.text().splitlines()
+                               if '"level":"info"' not in line and '"event":"run_' not in line)[:4000]
             for worker in self.all_workers:
                 worker.kill()
             for thing in reversed(self.closers):

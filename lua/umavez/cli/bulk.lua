@@ -8,24 +8,53 @@ local sys = require("umavez.sys")
 local M = {}
 
 local BATCH, SHOWN_FAULTS = 500, 20
-local FIELDS = { "task", "args", "tenant_id", "run_id", "run_at", "queue", "priority", "traceparent" }
 local UUID = "^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$"
 
+local function is_object(value)
+  return type(value) == "table" and not json.is_array(value)
+end
+
+-- Each field: what is expected, and the test of it. Integers beyond 2^53 are int64 cdata.
+local CHECKS = {
+  { "task", "a task's name", function(v) return type(v) == "string" and v ~= "" end },
+  { "args", "an object", is_object },
+  { "tenant_id", "an id", function(v) return tostring(v):find("^%d+L?L?$") and type(v) ~= "string" end },
+  { "run_id", "a UUID", function(v) return type(v) == "string" and v:find(UUID) end },
+  { "run_at", "a time", function(v) return type(v) == "string" end },
+  { "queue", "a queue's name", function(v) return type(v) == "string" and v ~= "" end },
+  { "priority", "1 to 4", function(v) return v == 1 or v == 2 or v == 3 or v == 4 end },
+  { "traceparent", "a text", function(v) return type(v) == "string" end },
+}
+
+local FIELDS = {}
+for i, check in ipairs(CHECKS) do
+  FIELDS[i] = check[1]
+end
+
+local function shown(value)
+  if value == nil then
+    return "nothing"
+  elseif type(value) == "table" then
+    return json.is_array(value) and "an array" or "an object"
+  end
+  return type(value) == "string" and ("%q"):format(value:sub(1, 60)) or tostring(value)
+end
+
 local function fault_of(value)
-  if type(value) ~= "table" or json.is_array(value) then
-    return "expected an object, found " .. (type(value) == "table" and "an array" or type(value))
+  if not is_object(value) then
+    return "expected an object, found " .. shown(value)
   end
   for name in pairs(value) do
     if not cli.contains(FIELDS, name) then
       return ("unknown field \"%s\"%s"):format(tostring(name), cli.did_you_mean(tostring(name), FIELDS))
     end
   end
-  if type(value.task) ~= "string" or value.task == "" then
-    return "field \"task\": expected a task's name, found " .. (value.task == nil and "nothing" or tostring(value.task))
-  end
-  local run_id = value.run_id
-  if run_id ~= nil and run_id ~= json.null and not tostring(run_id):find(UUID) then
-    return "field \"run_id\": expected a UUID, found " .. tostring(run_id)
+  for _, check in ipairs(CHECKS) do
+    local found = value[check[1]]
+    local absent = (found == nil or found == json.null) and check[1] ~= "task"
+    if not absent and not check[3](found) then
+      return ("field \"%s\": expected %s, found %s"):format(check[1], check[2], shown(found))
+    end
   end
 end
 
@@ -45,13 +74,13 @@ end
 
 --- Read and check a file. Faults of all lines are reported together, and nothing is enqueued.
 -- @tparam string path
--- @treturn {string,...} the lines as they are to be sent
+-- @treturn {string,...} the lines as they are to be sent; `tasks` is the set of their tasks
 function M.read(path)
   local file, why = io.open(path, "rb")
   if not file then
     cli.fail("failed", "cannot read the file: %s", why)
   end
-  local lines, faults, number = {}, {}, 0
+  local lines, faults, number = { tasks = {} }, {}, 0
   for line in file:lines() do
     number = number + 1
     if line:find("%S") then
@@ -66,6 +95,7 @@ function M.read(path)
         faults[#faults + 1] = ("%s:%d: %s"):format(path, number, fault)
       else
         lines[#lines + 1] = with_run_id(line, number, value)
+        lines.tasks[value.task] = true
       end
     end
   end

@@ -23,7 +23,7 @@ function M.configure(parser)
   parser:option("--run-id", "A UUID; the same one twice is one run.")
   parser:option("--at", "Not before this time (as PostgreSQL reads it).")
   parser:option("--queue", "The queue; default: the task's.")
-  parser:option("--priority", "1 (first) to 4; default 2."):choices { "1", "2", "3", "4" }
+  parser:option("--priority", "1 (first) to 4; default 2."):convert(cli.one_of { "1", "2", "3", "4" })
   parser:option("--file", "Enqueue every line of this JSONL file. It can be called again after an interruption: "
     .. "a line's run_id (or one made from the line) keeps it from being enqueued twice.")
   parser:flag("--json", "Print one JSON object.")
@@ -43,6 +43,19 @@ local function enqueue_one(db, args)
     cli.fail("failed", "the run was refused: %s", select(2, cli.describe(row)))
   end
   error(row, 0)
+end
+
+-- Any name may be enqueued, since its worker may come later; but say so when workers have registered others only.
+local function note_unknown(db, tasks)
+  local known, names = {}, {}
+  for i, row in ipairs(db:query("SELECT name FROM umavez.tasks")) do
+    known[row.name], names[i] = true, row.name
+  end
+  for task in pairs(next(known) and tasks or {}) do
+    if not known[task] then
+      cli.note("no worker has registered the task %s so far%s", task, cli.did_you_mean(task, names))
+    end
+  end
 end
 
 local function check(args)
@@ -77,6 +90,7 @@ function M.run(args)
   local db = database.open_migrated(settings.load(args))
   if not lines then
     local run_id = enqueue_one(db, args)
+    note_unknown(db, { [args.task] = true })
     if args.json then
       cli.print_json { run_id = run_id }
     else
@@ -85,6 +99,7 @@ function M.run(args)
     return
   end
   local new = bulk.enqueue(db, lines)
+  note_unknown(db, lines.tasks)
   if args.json then
     cli.print_json { lines = #lines, enqueued = new, known = #lines - new }
   else

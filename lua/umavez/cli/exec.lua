@@ -12,12 +12,12 @@ M.examples = {
 }
 
 function M.configure(parser)
-  parser:argument("script", "A Lua file; its number becomes the exit code.")
-  parser:argument("arguments", "What the script gets as `...` and `arg`."):args("*")
+  parser:argument("FILE", "A Lua script; the number that it returns becomes the exit code.")
+  parser:argument("ARGUMENTS", "What the script gets as `...` and `arg`."):args("*")
 end
 
 function M.run()
-  cli.fail("usage", "the script's path comes first: umavez exec FILE [ARGUMENTS]")
+  cli.fail("usage", "FILE comes first: umavez exec FILE [ARGUMENTS]")
 end
 
 return M

@@ -39,14 +39,15 @@ function M.run(args)
   if (args.run_id and (args.task or args.failed)) or (not args.run_id and not (args.task and args.failed)) then
     cli.fail("usage", "name one run, or all failed runs of a task: umavez retry RUN_ID | --task TASK --failed")
   end
+  if args.run_id then
+    database.check_uuid(args.run_id)
+  end
   local db = database.open_migrated(settings.load(args))
   local ids = { args.run_id }
   if args.task then
     for i, row in ipairs(db:query(FAILED, args.task)) do
       ids[i] = row.run_id
     end
-  else
-    database.check_uuid(args.run_id)
   end
   local done = 0
   for _, run_id in ipairs(ids) do

@@ -17,7 +17,8 @@ M.settings = { "database_url", "connect_timeout" }
 M.STATES = { "available", "running", "completed", "failed_permanent" }
 
 function M.configure(parser)
-  parser:option("--state", "Only runs in this state."):choices(M.STATES)
+  parser:option("--state", "Only runs in this state: " .. table.concat(M.STATES, ", ") .. ".")
+    :convert(cli.one_of(M.STATES))
   parser:option("--task", "Only runs of this task.")
   parser:option("--tenant", "Only runs of this tenant (an id), or `platform`.")
   parser:option("--limit", "How many at most.", "20"):convert(tonumber)
