@@ -45,6 +45,7 @@ static struct exchange *exchange_new(struct door *d, struct http_request *q) {
 
   x->door = d;
   x->q = q;
+  list_init(&x->node);
   list_init(&x->wait_node);
   buf_init(&x->params);
   buf_init(&x->args);

@@ -85,6 +85,7 @@ static struct entry *store(struct door_auth *a, const uint8_t *digest, struct pg
   if (en) entry_free(a, en);
   if (a->n >= DOOR_AUTH_CACHE_ENTRIES) clear(a);
   en = xcalloc(1, sizeof *en);
+  list_init(&en->node);
   memcpy(en->digest, digest, DIGEST_BYTES);
   en->until_ms = loop_now_ms(a->loop) + DOOR_AUTH_CACHE_MS;
   en->who.known = pgresult_rows(r) > 0;
