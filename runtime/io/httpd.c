@@ -181,14 +181,14 @@ static void on_connection(void *arg, struct MHD_Connection *m, void **context,
   struct httpd *h = arg;
   struct conn *c = *context;
   if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-    const union MHD_ConnectionInfo *fd = MHD_get_connection_info(m, MHD_CONNECTION_INFO_CONNECTION_FD);
-    const union MHD_ConnectionInfo *address = MHD_get_connection_info(m, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     c = xcalloc(1, sizeof *c);
     c->httpd = h;
     c->mhd = m;
-    c->fd = fd->connect_fd;
     c->phase = PHASE_IDLE;
     loop_timer_init(&c->timer, on_late, c);
+    /* What one call gives is overwritten by the next. */
+    c->fd = MHD_get_connection_info(m, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    const union MHD_ConnectionInfo *address = MHD_get_connection_info(m, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     remote_text(address ? address->client_addr : NULL, c->remote);
     set_phase(c, PHASE_FRESH);
     h->connections++;
