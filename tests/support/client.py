@@ -34,11 +34,11 @@ class Env:
 
     # --- workers -----------------------------------------------------------------------------------------------------------
 
-    def worker(self, *, database_url=None, valkey_url="own", env=None, **settings):
-        """Starts a worker. database_url and valkey_url: of a proxy or pooler; valkey_url None: no gate."""
+    def worker(self, *, database_url=None, valkey_url="own", env=None, arguments=(), **settings):
+        """Starts a worker. database_url and valkey_url: of a proxy or pooler; valkey_url None: no gate; arguments: of the command line."""
         new = Worker(f"w{len(self.all_workers) + 1}", database_url=database_url or self.db.url(),
                      valkey_url=self.valkey.url if valkey_url == "own" else valkey_url,
-                     tasks_dir=self.tasks.dir, log_dir=self.log_dir, env=env, **settings)
+                     tasks_dir=self.tasks.dir, log_dir=self.log_dir, env=env, arguments=arguments, **settings)
         self.all_workers.append(new)
         return new
 

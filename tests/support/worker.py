@@ -27,14 +27,14 @@ def parse_line(line):
 class Worker:
     """One `umavez worker` process. Its settings become UMAVEZ_<NAME>; database_url and valkey_url their own variables."""
 
-    def __init__(self, name, *, database_url, valkey_url, tasks_dir, log_dir, env=None, **settings):
+    def __init__(self, name, *, database_url, valkey_url, tasks_dir, log_dir, env=None, arguments=(), **settings):
         self.name = name
         self.log = log_dir / f"{name}.log"
         environment = {**clean_environment(), "DATABASE_URL": database_url, "VALKEY_URL": valkey_url or "",
                        "UMAVEZ_TASKS_DIR": str(tasks_dir), "UMAVEZ_LOG_FORMAT": "json", "UMAVEZ_POLL_INTERVAL": "200ms",
                        **{f"UMAVEZ_{k.upper()}": str(v) for k, v in settings.items()}, **(env or {})}
         with open(self.log, "ab") as log:
-            self.process = procs.spawn([umavez_bin(), "worker"], drop=False, stdout=log, env=environment, cwd=log_dir)
+            self.process = procs.spawn([umavez_bin(), "worker", *arguments], drop=False, stdout=log, env=environment, cwd=log_dir)
         self.killed = False
 
     @property
