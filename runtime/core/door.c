@@ -35,8 +35,11 @@ static void on_late(void *arg) {
   door_maybe_end(x);
 }
 
+/* One appointment at a time: a waiting duplicate whose time has come may be woken in the same tick, and must not be started
+ * twice. */
 void door_later(struct exchange *x, int64_t ms, void (*cb)(struct exchange *x)) {
   x->on_due = cb;
+  loop_task_cancel(&x->due);
   loop_timer_start(x->door->loop, &x->timer, ms);
 }
 
