@@ -14,6 +14,7 @@ enum {
   WAIT_FIRST_MS = 25, /* between two looks at a key that somebody else holds */
   WAIT_MOST_MS = 250,
   SPARE_MS = 15000, /* beyond a task's timeout: until the whole exchange is given up */
+  ARGS_SPARE_BYTES = 1 << 20, /* how much longer args may be as jsonb text than the body: 1e131071 has 131,072 digits */
 };
 
 static void start(struct exchange *x);
@@ -106,6 +107,16 @@ static int merge_member(void *arg, const char *key, size_t key_len, const struct
   return 0;
 }
 
+/* jsonb must take the args, and must not blow them up: the queue, and a failure's record, hold them as jsonb. */
+static int check_size(const struct buf *args, size_t body_len, struct err *e) {
+  size_t octets;
+
+  if (json_jsonb_size(args->data, args->len, &octets, e) < 0) return -1;
+  if (octets > 4 * body_len + ARGS_SPARE_BYTES)
+    return err_set(e, ERR_INPUT, "json_number", "numbers with so many digits are not taken");
+  return 0;
+}
+
 /* args: the body's members and the path parameters, in canonical form (numbers stay exact). */
 static int make_args(struct exchange *x, const char *body, size_t len, struct err *e) {
   struct buf merged = BUF_INIT, params = BUF_INIT;
@@ -129,6 +140,7 @@ static int make_args(struct exchange *x, const char *body, size_t len, struct er
     }
     rc = json_canonical(merged.data, merged.len, &x->args, e);
   }
+  if (rc == 0) rc = check_size(&x->args, len, e);
   buf_fini(&merged);
   buf_fini(&params);
   return rc;
@@ -148,7 +160,7 @@ static bool read_body(struct exchange *x) {
     door_refuse(x, PROBLEM_MEDIA_TYPE, NULL, -1);
     return false;
   }
-  if (len == 0 && !is_safe(http_method(x->q))) {
+  if (len == 0 && !is_safe(http_method(x->q)) && strcmp(http_method(x->q), "DELETE") != 0) {
     door_refuse(x, PROBLEM_BODY_INVALID, "the body is empty; expected a JSON object", -1);
     return false;
   }
@@ -350,6 +362,16 @@ static void on_ended(struct run *r) {
   door_maybe_end(x);
 }
 
+/* W3C: version-trace-parent-flags, lower-case hex. What looks otherwise is not passed on: a text column gets it. */
+static bool is_traceparent(const char *s) {
+  static const char form[] = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+
+  if (strlen(s) != sizeof form - 1) return false;
+  for (size_t i = 0; form[i]; i++)
+    if (form[i] == '-' ? s[i] != '-' : !strchr("0123456789abcdef", s[i])) return false;
+  return true;
+}
+
 /* One try: the run's id stays, so that a repeated look at our own gate entry is not taken for somebody else's. */
 static void start(struct exchange *x) {
   struct run *r;
@@ -369,12 +391,13 @@ static void start(struct exchange *x) {
   r->maker = x;
   memcpy(r->key, x->key, DIGEST_BYTES);
   memcpy(r->fingerprint, x->fingerprint, DIGEST_BYTES);
+  if (x->run) bug("request %s is at work twice", x->run_id);
   if (x->task->http->mode == TASK_HTTP_ENQUEUE) {
     r->ops = &enqueue_ops;
     r->no_history = true; /* the queued run has its own */
   }
   const char *traceparent = x->q ? http_header(x->q, "traceparent", 0) : NULL;
-  if (traceparent && strlen(traceparent) <= 64) r->traceparent = xstrdup(traceparent);
+  if (traceparent && is_traceparent(traceparent)) r->traceparent = xstrdup(traceparent);
   x->tries++;
   x->run = r;
   sched_adopt(x->door->sched, r);
