@@ -374,6 +374,10 @@ local function check_task(name, given, folder, report)
   if http and http.signature and given.http.auth == "token" then
     report({ task = full, field = "http.signature", message = 'goes without auth = "token"' })
   end
+  if http and checked.owner == "tenant" and (http.signature or http.auth == "none") then
+    report({ task = full, field = http.signature and "http.signature" or "http.auth",
+      message = "does not say whose the run is", expected = 'owner = "platform", or auth = "token"' })
+  end
   checked.name = full
   checked.folder = folder.path
   checked.file = folder.path .. "/" .. (checked.handler or name .. ".lua")
