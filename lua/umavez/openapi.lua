@@ -70,7 +70,8 @@ local function operation(task)
     security = http.auth == "token" and not http.signature and json.array { { bearer = json.array {} } } or json.array {},
   }
   if http.method ~= "GET" then
-    op.requestBody = { required = true, content = { ["application/json"] = { schema = { type = "object" } } } }
+    op.requestBody = { required = http.method ~= "DELETE",
+      content = { ["application/json"] = { schema = { type = "object" } } } }
   end
   return op
 end

@@ -9,7 +9,7 @@ return {
       fingerprint = { "end_to_end_id", "amount_cents" },
       retention = "7d",
       queue = "payments",
-      http = { method = "POST", path = "/payments" },
+      http = { method = "POST", path = "/payments", key_form = "uuid" },
     },
   },
 }

@@ -6,6 +6,7 @@ duplicate meets a warm gate, one that was flushed in between, or none at all.
 import hashlib
 import hmac
 import json
+import os
 import threading
 import time
 
@@ -18,11 +19,13 @@ WARMTH = pytest.mark.parametrize("gate", ["warm", "cold", "absent"])
 GATES = pytest.mark.parametrize("gate", ["valkey", "absent"])
 OWNERS = pytest.mark.parametrize("owner", ["t", "p"], ids=["tenant", "platform"])
 SECRET = "it is a secret"
+SLACK = float(os.environ.get("UMAVEZ_TEST_SLACK", "5"))   # what a busy machine may add to a bound
 
 ROUTES = {
     "do": {"path": "/do"},
     "twin": {"path": "/twin"},
     "brief": {"path": "/brief", "wait": "1s"},
+    "patient": {"path": "/patient", "wait": "60s"},
     "uuid": {"path": "/uuid", "key_form": "uuid"},
     "optional": {"path": "/optional", "key": "optional"},
     "refund": {"path": "/orders/{order_id}/refunds"},
@@ -37,11 +40,11 @@ def add_tasks(env):
     for letter, owner in (("t", "tenant"), ("p", "platform")):
         for name, http in ROUTES.items():
             fields = {"method": "POST", **http, "path": f"/{letter}{http['path']}"}
-            env.tasks.add(f"d.{letter}_{name}", owner=owner, lease="2s", timeout="20s", http=fields)
+            env.tasks.add(f"d.{letter}_{name}", owner=owner, lease="20s", timeout="20s", http=fields)
     for name, http in (("hook", {"path": "/webhooks/github", "key": {"header": "X-GitHub-Delivery"},
                                  "signature": {"header": "X-Hub-Signature-256", "prefix": "sha256=", "secret_env": "DOOR_TEST_SECRET"}}),
                        ("open", {"path": "/open", "auth": "none"})):
-        env.tasks.add(f"d.{name}", owner="platform", lease="2s", timeout="20s", http={"method": "POST", **http})
+        env.tasks.add(f"d.{name}", owner="platform", lease="20s", timeout="20s", http={"method": "POST", **http})
 
 
 def make_door(env, owner="t", gate="valkey", **settings):
@@ -330,7 +333,7 @@ def test_G05_the_wait_is_bounded(env, owner, gate):
         refused, seconds = timed(lambda: door.post(f"/{owner}/brief", body, key="k1"))
         assert (refused.status, refused.problem, refused.replayed) == (409, "in_progress", False)
         assert refused.get("Retry-After").isdigit() and int(refused.get("Retry-After")) >= 1
-        assert 0.9 <= seconds < 6
+        assert 0.9 <= seconds < 1 + SLACK
     env.set("go")
     assert first.result().status == 200
     again = door.post(f"/{owner}/brief", body, key="k1")
@@ -343,16 +346,16 @@ def test_G05_waiting_duplicates_hold_no_connection(env, gate):
     door = make_door(env, "t", gate, pool_size=2)
     env.signal("at", "go")
     slow = env.args("E1", [["effect"], ["reach", "at"], ["wait", "go"]])
-    first = door.later("/t/do", slow, key="k1")
+    first = door.later("/t/patient", slow, key="k1")
     env.wait_reached("at")
     results = []
-    racers = threading.Thread(target=lambda: results.extend(door.race(50, "/t/do", slow, key="k1")))
+    racers = threading.Thread(target=lambda: results.extend(door.race(50, "/t/patient", slow, key="k1")))
     racers.start()
     wait_until(lambda: len(door_connections(door)) >= 50, 30, "the duplicates wait")
     begun = time.monotonic()
     for n in range(100):
         assert door.post("/t/do", env.args(f"other{n}", starts=None), key=f"o{n}").status == 200
-    assert time.monotonic() - begun < 9
+    assert time.monotonic() - begun < 2 + 6 * SLACK
     env.set("go")
     racers.join(60)
     assert {(r.status, r.body, r.replayed) for r in results} == {(200, first.result().body, True)} and len(results) == 50
@@ -395,7 +398,7 @@ def test_G07_postgresql_is_down(own_env, owner, gate):
     for target, key in ((f"/{owner}/do", "k1"), (f"/{owner}/do", "k2")):
         refused, seconds = timed(lambda: door.post(target, body, key=key))
         assert (refused.status, refused.problem, refused.replayed) == (503, "unavailable", False)
-        assert int(refused.get("Retry-After")) >= 1 and seconds < 2 + 3
+        assert int(refused.get("Retry-After")) >= 1 and seconds < 2 + SLACK
     assert door.get("/healthz", token=None).status == 200
     ready = door.get("/readyz", token=None)
     assert (ready.status, ready.body) == (503, b"PostgreSQL is away\n")
@@ -556,6 +559,7 @@ def test_G10_over_the_limit_of_the_server(env):
         try:
             for _ in range(40):
                 c.send(b"64\r\n" + b" " * 100 + b"\r\n")
+            c.send(b"0\r\n\r\n")
         except OSError:
             pass
         try:
@@ -591,11 +595,11 @@ def test_G11_the_worker_is_killed(env, owner, gate):
     answers = []
     other = Door(env, tenant=door.tenant, port=port, worker=other_worker)
     while not answers or answers[-1].status != 201:
-        assert time.monotonic() - killed < 2 + 5, answers
+        assert time.monotonic() - killed < 3 + SLACK, answers     # the lease is 20 s
         answers.append(other.post(f"/{owner}/brief", body, key="k1"))
         assert answers[-1].status in (409, 503, 201)
         if answers[-1].status == 409:
-            assert 1 <= int(answers[-1].get("Retry-After")) <= 2
+            assert 1 <= int(answers[-1].get("Retry-After")) <= 20
         time.sleep(0.2)
     assert (answers[-1].json, answers[-1].replayed, env.effects("E1"), env.starts("E1")) == ({"n": 1}, False, 1, 2)
 
@@ -626,7 +630,7 @@ def test_G11_kill_tests(env, owner, gate, where):
     fresh = Door(env, tenant=door.tenant, **({"valkey_url": None} if gate == "absent" else {}))
     answer, seconds = timed(lambda: fresh.post(f"/{owner}/do", body, key="k1"))
     assert (answer.status, answer.json, answer.replayed) == (201, {"n": 1}, replayed), answer
-    assert seconds < 2
+    assert seconds < 2 + SLACK      # the lease is 20 s
     assert (env.effects("E1"), env.starts("E1")) == (1, starts)
     assert fresh.post(f"/{owner}/do", body, key="k1").replayed
 

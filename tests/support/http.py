@@ -226,6 +226,7 @@ def start_door(env, *, ready=True, **settings):
 
 def wait_ready(port, worker=None, timeout=60):
     def look():
+        assert worker is None or worker.running(), f"the worker has ended:\n{worker.tail()}"
         try:
             with Connection(port) as c:
                 return c.request("GET", "/readyz").status == 200
