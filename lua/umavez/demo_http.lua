@@ -22,7 +22,8 @@ BEGIN
   PERFORM pg_sleep(1.5);
   RETURN NEW;
 END $$;
-CREATE TRIGGER slow BEFORE INSERT ON payments FOR EACH ROW WHEN (NEW.end_to_end_id = 'E9') EXECUTE FUNCTION demo_slow();]]
+CREATE TRIGGER slow BEFORE INSERT ON payments FOR EACH ROW WHEN (NEW.end_to_end_id = 'E9')
+  EXECUTE FUNCTION demo_slow();]]
 
 local function say(format, ...)
   print(select("#", ...) > 0 and format:format(...) or format)
@@ -114,8 +115,9 @@ end
 -- --- the play ---------------------------------------------------------------------------------------------
 
 local function post(key, body, options)
-  return ("curl %s \"$DOOR/payments\" -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json'%s -d '%s'")
-    :format(options or "-si", key and (" -H 'Idempotency-Key: %s'"):format(key) or "", body)
+  return table.concat({ "curl " .. (options or "-si"), '"$DOOR/payments" -H "Authorization: Bearer $TOKEN"',
+    "-H 'Content-Type: application/json'" .. (key and (" -H 'Idempotency-Key: %s'"):format(key) or ""),
+    ("-d '%s'"):format(body) }, " ")
 end
 
 local function payment(name, cents)
@@ -164,14 +166,15 @@ local function scenario(stage)
   step(stage, "Without a key.", post(nil, payment("E4", 100)), " 400 ", "urn:umavez:problem:key_missing")
   step(stage, "A key that is no UUID; this route wants one.", post("k4", payment("E4", 100)), " 400 ",
     "urn:umavez:problem:key_invalid")
-  step(stage, "Without a valid token.", post(key(5), payment("E5", 100)):gsub("%$TOKEN", "uv_0"), " 401 ")
+  step(stage, "Without a valid token.", (post(key(5), payment("E5", 100)):gsub("%$TOKEN", "uv_0")),
+    " 401 ")
 end
 
 local function killed(stage)
   local line = post(KEY:format(9), payment("E9", 30000))
   say("\n# The worker dies in the middle of a payment: SIGKILL, while its transaction is open.\n$ %s", line)
-  local waiting = io.popen(("DOOR=http://127.0.0.1:%d; TOKEN=%s\n%s 2>&1; echo \"curl ends with $?\""):format(stage.port,
-    stage.token, line:gsub("%-si", "-sS")))
+  local waiting = io.popen(("DOOR=http://127.0.0.1:%d; TOKEN=%s\n%s 2>&1; echo \"curl ends with $?\""):format(
+    stage.port, stage.token, (line:gsub("%-si", "-sS"))))
   for _ = 1, 400 do
     if stage.db:one("SELECT count(*)::int AS n FROM pg_stat_activity WHERE wait_event = 'PgSleep'").n > 0 then
       break

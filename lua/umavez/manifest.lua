@@ -325,7 +325,9 @@ local function check_fields(fields, given, prefix, task, report)
         report({ task = task, field = name, message = "wrong value", found = shown(v), expected = "a table" })
         v = nil
       end
-      out[field.name] = (v ~= nil or not field.optional) and check_fields(field.fields, v or {}, name .. ".", task, report) or nil
+      if v ~= nil or not field.optional then
+        out[field.name] = check_fields(field.fields, v or {}, name .. ".", task, report)
+      end
     elseif v == nil then
       if field.required then
         report({ task = task, field = name, message = "is missing", expected = field.type })

@@ -67,7 +67,8 @@ local function operation(task)
     summary = task.description,
     parameters = parameters(http),
     responses = responses(http),
-    security = http.auth == "token" and not http.signature and json.array { { bearer = json.array {} } } or json.array {},
+    security = http.auth == "token" and not http.signature and json.array { { bearer = json.array {} } }
+      or json.array {},
   }
   if http.method ~= "GET" then
     op.requestBody = { required = http.method ~= "DELETE",

@@ -98,7 +98,7 @@ describe("manifests", function()
     assert.same({ "retry.max_attempt", "max_attempts" }, { f.field, f.nearest })
     f = fault_of("return { tasks = { a = {} } }")
     assert.same({ "owner", "is missing" }, { f.field, f.message })
-    for _, reserved in ipairs { "http", "schedule", "args", "batch" } do
+    for _, reserved in ipairs { "schedule", "args", "batch" } do
       f = fault_of(('return { tasks = { a = { owner = "tenant", %s = {} } } }'):format(reserved))
       assert.matches("comes with a later version", tostring(f))
     end
@@ -122,6 +122,16 @@ describe("manifests", function()
       history = { '"true"', "1" },
       description = { '""', "1" },
       handler = { '"/etc/x.lua"', '"../x.lua"', '"x"', "1" },
+      http = {
+        "1", "{}", '{ path = "x" }', '{ path = "/" }', '{ path = "/runs/x" }', '{ path = "/healthz" }',
+        '{ path = "/a b" }', '{ path = "/{a}/{a}" }', '{ path = "/{a-b}" }', '{ path = "/x", method = "HEAD" }',
+        '{ path = "/x", key = "no" }', '{ path = "/x", key = { header = "a b" } }',
+        '{ path = "/x", key = { header = "A", x = 1 } }', '{ path = "/x", key_form = "hex" }',
+        '{ path = "/x", mode = "later" }', '{ path = "/x", wait = "61s" }', '{ path = "/x", auth = "basic" }',
+        '{ path = "/x", max_body = 0 }',
+        -- a tenant's task needs a token: nothing else says whose the run is
+        '{ path = "/x", auth = "none" }', '{ path = "/x", signature = { header = "X-S", secret_env = "S" } }',
+      },
     }) do
       for _, v in ipairs(values) do
         local f = fault_of(('return { tasks = { a = { owner = "tenant", %s = %s } } }'):format(field, v))
