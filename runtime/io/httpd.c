@@ -38,7 +38,9 @@ enum {
   SWALLOW_BYTES = 1 << 20, /* so much of a too large body is read and dropped, so that the sender sees the 413 */
   HANGUPS = 64,            /* events read at one time */
   FLUSH_ROUNDS = 50,       /* of FLUSH_WAIT_MS at most, for the last answers */
-  FLUSH_WAIT_MS = 10
+  FLUSH_WAIT_MS = 10,
+  EAGER_RUNS = 16, /* so often the library may ask for the next run at once, with nothing having come in */
+  LAZY_MS = 10     /* then it waits so long: 0.9.75 asks without end while a TLS handshake waits for its peer */
 };
 
 enum phase { PHASE_FRESH, PHASE_HEAD, PHASE_BODY, PHASE_WORK, PHASE_ANSWER, PHASE_IDLE };
@@ -81,6 +83,7 @@ struct httpd {
   struct list gone;  /* their peers have left: on_gone is due */
   int hangup;        /* epoll: EPOLLRDHUP of the connections in WORK */
   int port, connections, answering;
+  int eager; /* runs since something came from outside */
   bool tls, draining, freeing;
   char said[256]; /* the library's last words while it starts */
 };
@@ -363,6 +366,7 @@ void http_respond(struct http_request *q, const struct http_answer *a) {
   unwatch_hangup(c);
   set_phase(c, PHASE_ANSWER);
   MHD_resume_connection(c->mhd);
+  h->eager = 0;
   loop_defer(h->loop, &h->run);
 }
 
@@ -405,15 +409,18 @@ static void run(void *arg) {
   struct httpd *h = arg;
   MHD_UNSIGNED_LONG_LONG ms;
   if (MHD_run(h->daemon) != MHD_YES) bug("libmicrohttpd does not run");
-  if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
+  if (MHD_get_timeout(h->daemon, &ms) == MHD_YES) {
+    if (ms == 0 && ++h->eager > EAGER_RUNS) ms = LAZY_MS;
     loop_timer_start(h->loop, &h->timeout, ms > INT32_MAX ? INT32_MAX : (int64_t)ms);
-  else
+  } else {
     loop_timer_stop(&h->timeout);
+  }
 }
 
 static void on_io(void *arg, int events) {
   (void)events;
   struct httpd *h = arg;
+  h->eager = 0;
   loop_defer(h->loop, &h->run);
 }
 

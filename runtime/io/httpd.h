@@ -2,17 +2,29 @@
  *
  * What it is    libmicrohttpd with its own epoll descriptor, which the loop watches; no threads, no parser of ours. A request
  *               is handed over whole, headers and body, and stays suspended until it is answered.
- * Life          httpd_new ─► on_request … http_respond … ─► httpd_stop_accepting ─► httpd_free (answers what is left with 503)
+ * Life          httpd_new ─► on_request … http_respond … ─► httpd_stop_accepting ─► httpd_free (answers what is left
+ *               with 503, and gives those answers half a second to leave)
  *
  *   a request:  on_request ─► http_respond (exactly once, then or later) ─► gone from us
- *                         └─► on_gone: the client has left; http_respond must still be called once, and does nothing then
+ *                         └─► on_gone: the client has left; http_respond must still be called once
+ *
+ * on_gone cannot tell a client that is away from one that has only closed its sending side, so the answer is sent all the
+ * same: harmless to the first, right for the second.
  *
  * Callbacks come at the safe point of a tick. What the library or the limits refuse never reaches on_request: the server
- * answers it (400, 408, 413, 414, 431, 501, 505) with `refuse`, so that even those answers have the application's form.
+ * answers it (400, 408, 413, 414, 431, 501, 503) with `refuse`, so that even those answers have the application's form, and
+ * closes. A few refusals are the library's own and have its form, a page of HTML: a head that it cannot read at all, one far
+ * above max_header_bytes, a version that it does not know (505), broken chunks. Over TLS, a late sender gets no 408.
  *
  * Limits: see the options. Over the limit of connections a new one is closed at once. A sender that is slower than
- * header_timeout or body_timeout is closed. A request with both Content-Length and Transfer-Encoding, with several
- * Content-Lengths, with an absolute URI of another form than http(s)://, or with a NUL octet in its head is refused. */
+ * header_timeout or body_timeout is closed: they bound the whole head and the whole body, not the gaps; a reader gets
+ * body_timeout for an answer. A body that is announced as too large is refused before it is read when the client waits
+ * (`Expect`) or it is 1 MiB above the limit; else it is read and dropped first, so that the client sees the 413.
+ *
+ * Refused are both Content-Length and Transfer-Encoding, several Content-Lengths, a coding other than chunked, folded lines,
+ * a name or a method that is no token, control characters, NULs and bare LFs in the head, no Host or two, and a target that
+ * is neither a path nor http(s)://host/path (`*` goes with OPTIONS only). What is let through: an empty line before a
+ * request and bare LFs between chunks (0.9.75). */
 #ifndef UMAVEZ_IO_HTTPD_H
 #define UMAVEZ_IO_HTTPD_H
 

@@ -170,6 +170,7 @@ int httpd_head_check(struct httpd_head *head, struct MHD_Connection *c, const ch
     *why = "the request's head is too large";
     return 431;
   }
+  /* Equal addresses say that nothing was hidden between the words. */
   w.exact = head->raw == method + method_len + 1 && version == head->raw + head->raw_len + 1;
   MHD_get_connection_values_n(c, MHD_HEADER_KIND, on_header, &w);
   if (w.why == NULL && MHD_VERSION < 0x00097701 && (!w.exact || w.at + 2 != (uintptr_t)method + size->header_size))
