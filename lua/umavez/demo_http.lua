@@ -103,7 +103,7 @@ end
 local function make_token(stage)
   local log = stage.log
   local pid = sys.spawn({ program(), "token", "create", "--tenant", "7", "--scope", "payments.pix" },
-    { stdout = log, env = environment(stage) })
+    { stdout = log, stderr = log, env = environment(stage) })
   local code = pid and sys.wait(pid)
   stage.token = (shell.read_file(log) or ""):match("uv_%x+")
   os.remove(log)

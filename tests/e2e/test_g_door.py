@@ -47,7 +47,7 @@ def add_tasks(env):
         env.tasks.add(f"d.{name}", owner="platform", lease="20s", timeout="20s", http={"method": "POST", **http})
 
 
-def make_door(env, owner="t", gate="valkey", **settings):
+def make_door(env, owner="t", gate="valkey", /, **settings):
     add_tasks(env)
     if gate == "absent":
         settings["valkey_url"] = None

@@ -215,7 +215,7 @@ def make_token(env, tenant=1, scopes=("*",), name="test", expires=None):
     return token
 
 
-def start_door(env, *, ready=True, **settings):
+def start_door(env, /, *, ready=True, **settings):
     """A worker with a door on a free port of its own: (worker, port)."""
     worker = env.worker(**{"http_listen": "127.0.0.1:0", **settings})
     port = int(worker.wait_event("door_open")["port"])
@@ -238,7 +238,7 @@ def wait_ready(port, worker=None, timeout=60):
 class Door:
     """A worker with a door, and requests to it by one owner. Each request has a connection of its own unless `on` names one."""
 
-    def __init__(self, env, *, tenant=1, scopes=("*",), port=None, worker=None, **settings):
+    def __init__(self, env, /, *, tenant=1, scopes=("*",), port=None, worker=None, **settings):
         self.env, self.tenant = env, tenant
         self.worker, self.port = (worker, port) if port else start_door(env, **settings)
         self.token = make_token(env, tenant, scopes)
