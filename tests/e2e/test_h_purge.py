@@ -43,7 +43,7 @@ def skew():
 @GATES
 @pytest.mark.parametrize("clock", ["a day ahead", "an hour behind", "jumping"])
 def test_H01_wrong_clock(lab, gate, clock, skew):
-    lab.allow("effect_once")          # the retention of one key passes
+    lab.allow("effect_once", "replays_equal", "ledger_run")          # the retention of one key passes
     lab.gate(gate)
     skew.set({"a day ahead": 86400, "an hour behind": -3600, "jumping": 300}[clock])
     assert abs(int(subprocess.run(["date", "+%s"], env={**os.environ, **skew.env}, capture_output=True, text=True).stdout) - time.time()) > 200
@@ -146,7 +146,7 @@ def test_H02_expired_row_counts_as_absent(lab, owner, gate, before, amount):
 @OWNERS
 @GATES
 def test_H03_gate_never_outlives_the_retention(lab, owner, gate):
-    lab.allow("effect_once", "replays_equal")
+    lab.allow("effect_once", "replays_equal", "ledger_run")          # a retention passes
     lab.gate(gate)
     lab.worker(replay_cache="1h")
     task, args = owner.task("short"), {"e1": "E1", "lua": EFFECT}
@@ -157,7 +157,7 @@ def test_H03_gate_never_outlives_the_retention(lab, owner, gate):
         entry = lab.gate_entry(task, owner, "E1")
         left = lab.value(remaining)
         if entry and entry.state in "CF":
-            assert 0 < entry.pttl <= left + 50, (entry.pttl, left)
+            assert 0 <= entry.pttl <= max(left, 0) + 50, (entry.pttl, left)
 
     def until_left(ms):
         while lab.value(remaining) > ms:
@@ -202,7 +202,7 @@ def test_H04_purge_of_many_expired_rows(lab, owner):
     fill(lab, owner, "live p", "processing", 3600, 10)
     # How many rows one statement takes.
     lab.sql(f"""CREATE TABLE batches (n int);
-        CREATE FUNCTION batch() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN INSERT INTO batches SELECT count(*) FROM gone; RETURN NULL; END $$;
+        CREATE FUNCTION batch() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN INSERT INTO public.batches SELECT count(*) FROM gone; RETURN NULL; END $$;
         CREATE TRIGGER batch AFTER DELETE ON {owner.table} REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION batch()""")
     workers = [lab.worker(), lab.worker()]
     slow, ended = [], threading.Event()
@@ -259,7 +259,7 @@ def test_H05_claims_against_the_purge(lab, owner, gate):
     lab.allow("effect_once", "effect_settled", "replays_equal", "ledger_run", "gate_truth")   # retentions pass all the time
     lab.gate(gate)
     for letter, who in (("t", "tenant"), ("p", "platform")):
-        lab.env.tasks.add(f"e2.{letter}_fleeting", owner=who, key=["e1"], retention="20ms", handler=(procs.ROOT / "tests/support/tasks/lab.lua").read_text())
+        lab.env.tasks.add(f"e2.{letter}_fleeting", owner=who, key=["e1"], retention="1s", handler=(procs.ROOT / "tests/support/tasks/lab.lua").read_text())
     workers = [lab.worker(), lab.worker()]
     ended, purged = threading.Event(), []
 
@@ -267,6 +267,7 @@ def test_H05_claims_against_the_purge(lab, owner, gate):
         connection = lab.env.db.connect()
         with connection.cursor() as cursor:
             while not ended.is_set():
+                cursor.execute(f"UPDATE {owner.table} SET expires_at = clock_timestamp() WHERE status <> 'processing' AND expires_at > clock_timestamp()")
                 cursor.execute("SELECT * FROM umavez.purge_keys(50)")
                 purged.append(sum(cursor.fetchone()))
         connection.close()
@@ -340,7 +341,7 @@ def test_H06_midnight_passes_under_load(own_env, skew):
     sent, deadline = 0, time.monotonic() + 60
     while lab.value("SELECT clock_timestamp() < current_date + interval '2 seconds' OR current_date = %s", before):
         assert time.monotonic() < deadline, "midnight does not come"
-        lab.sql("SELECT umavez.enqueue('e2.t_run', %s::jsonb, tenant_id => 1), umavez.enqueue('e2.p_run', %s::jsonb) FROM generate_series(1, 10)", text, text)
+        lab.sql("SELECT umavez.enqueue('e2.t_run', %s::jsonb, tenant_id => 1) AS t, umavez.enqueue('e2.p_run', %s::jsonb) AS p FROM generate_series(1, 10)", text, text)
         sent += 20
         time.sleep(0.05)      # the load's own pace
     lab.until(lambda: lab.value("SELECT count(*) FROM umavez.runs") == 0, 60, "the runs to end")
