@@ -242,8 +242,7 @@ def test_H04_purge_of_many_expired_rows(lab, owner):
         watcher.join()
     assert {(end.status, end.deliveries) for end in ends} == {("completed", 1)}
     assert slow == [], "a session waited more than 100 ms for a lock"
-    assert sum(end.outcome[owner.purged] for end in purges) == expired
-    assert sum(end.outcome[other(lab, owner).purged] for end in purges) == 0
+    assert (purges[-1].outcome[owner.purged], purges[-1].outcome[other(lab, owner).purged]) == (expired, 0)     # it adds up on its way
     assert lab.value(f"SELECT count(*) FROM {owner.table} WHERE expires_at < clock_timestamp()") == 0
     assert lab.value(f"SELECT count(*) FROM {owner.table}") == live + 10 + 300 + (len(purges) if owner is lab.platform else 0)     # the purge's own rows are the platform's
     sizes = [row.n for row in lab.sql("SELECT n FROM batches WHERE n > 0")]
