@@ -196,7 +196,7 @@ static void take(struct source_postgres *s) {
   struct pgquery q = {
       .sql =
           "SELECT run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at FROM "
-          "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, NULL, $6::text[])",
+          "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, 'infinity', $6::text[])",
       .nparams = 6,
       .values = values,
       .done = on_taken,
