@@ -417,20 +417,14 @@ void runner_end(struct run *r, const char *code, const char *message) {
   if (!ledger_end(r->runner->control, r, on_ended)) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 }
 
-void runner_put_off(struct run *r, const char *code, const char *message) {
-  int64_t delay = 1000;
-  bool sent;
+static void on_put_off(struct run *r, struct ledger_call *call) {
+  r->permanent = !err_is_set(&call->err) && !call->found;
+  r->delay_ms = call->remaining_ms;
+  on_ended(r, call);
+}
 
+void runner_put_off(struct run *r, const char *code, const char *message) {
   runner_set_failure(r, code, message, NULL);
-  r->permanent = r->deliveries >= RUNNER_PUT_OFF_MAX;
-  for (int i = 1; i < r->deliveries && delay < 600000; i++)
-    delay *= 2;
-  r->delay_ms = delay;
   run_set_state(r, RUN_END);
-  if (r->permanent) {
-    sent = ledger_end(r->runner->control, r, on_ended);
-  } else {
-    sent = ledger_put_off(r->runner->control, r, on_ended);
-  }
-  if (!sent) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+  if (!ledger_put_off(r->runner->control, r, RUNNER_PUT_OFF_MAX, on_put_off)) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 }

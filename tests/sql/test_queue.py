@@ -446,3 +446,22 @@ def test_E07_many_sessions_never_wait_for_the_notify_lock(connect, background, s
         time.sleep(0.005)
     done = [t.result() for t in threads]
     assert waits == [] and sum(n for n in done if n) == sql.val("SELECT count(*) FROM umavez.runs") > 100
+
+
+def test_putting_off_is_not_counted(sql):
+    """A run whose task one worker does not know used up its attempts there: with max_attempts = 1 it died without a start."""
+    worker, run = uid(), sql.enqueue("t.new")
+    for times in (1, 2, 3):
+        sql.q("UPDATE umavez.runs SET run_at = clock_timestamp()")
+        assert [r.deliveries for r in sql.take(worker=worker)] == [1]
+        assert sql.put_off_run(run, '{"code": "unknown_task"}', 4) == 1000 * 2 ** (times - 1)
+        live = sql.q("SELECT *, run_at - clock_timestamp() AS wait FROM umavez.runs")[0]
+        assert (live.state, live.deliveries, live.lease_until, live.worker_id) == ("available", 0, None, None)
+        assert live.failure == {"code": "unknown_task", "put_off": times}
+        assert times - 1 < live.wait.total_seconds() <= 2 ** (times - 1)
+    assert sql.put_off_run(run, '{"code": "unknown_task"}', 4) is None
+    ended = sql.q("SELECT * FROM umavez.finished_runs")[0]
+    assert (ended.status, ended.outcome, ended.args) == ("failed_permanent", {"code": "unknown_task", "put_off": 4}, {})
+    with pytest.raises(psycopg2.Error) as caught:
+        sql.put_off_run(run, '{"code": "unknown_task"}', 4)
+    assert caught.value.pgcode == "UV002"
