@@ -138,8 +138,10 @@ void runner_take_verdict(struct run *r, struct verdict *v) {
       v->kind == VERDICT_RETRY && v->retry_after_ms >= 0 ? v->retry_after_ms : task_backoff_ms(r->task, r->deliveries);
 }
 
-/* The server itself is going away or has become a standby: that says nothing about the run. */
+/* The server itself is going away or has become a standby: that says nothing about the run. A function of the handler's
+ * can raise the same sqlstates, or make its transaction read-only: those are errors like others. */
 static bool is_server_fault(const struct err *e) {
+  if (e->class != ERR_ENV) return false;
   return strcmp(e->sqlstate, "57P02") == 0 || strcmp(e->sqlstate, "57P03") == 0 || strcmp(e->sqlstate, "25006") == 0;
 }
 
