@@ -24,15 +24,20 @@ struct control {
 };
 
 static void connect_now(void *arg);
+static void on_closed(void *arg, const struct err *why);
 static void send(struct control *c, const struct pgquery *q);
 
 static void on_isolation(void *arg, struct pgresult *result) {
   struct control *c = arg;
   bool ok = pgresult_ok(result);
+  struct err why = *pgresult_err(result);
 
   c->wrap = ok && strcmp(pgresult_value(result, 0, 0), "read committed") != 0;
   pgresult_free(result);
-  if (!ok) return; /* the connection is lost: on_closed follows */
+  if (!ok) {
+    if (c->conn && pgconn_state(c->conn) != PGCONN_CLOSED) on_closed(c, &why); /* else it is on its way */
+    return;
+  }
   c->up = true;
   c->epoch++;
   c->told_down = false;
@@ -129,7 +134,16 @@ struct statement {
   struct control *control;
   void (*done)(void *arg, struct pgresult *r);
   void *arg;
+  struct pgresult *result; /* wrapped: held until COMMIT is answered */
 };
+
+static struct statement *statement_new(struct control *c, const struct pgquery *q) {
+  struct statement *st = xcalloc(1, sizeof *st);
+
+  *st = (struct statement){.control = c, .done = q->done, .arg = q->arg};
+  c->pending++;
+  return st;
+}
 
 static void on_answer(void *arg, struct pgresult *result) {
   struct statement *st = arg;
@@ -144,28 +158,56 @@ static void on_answer(void *arg, struct pgresult *result) {
   if (c->closing && c->pending == 0) control_destroy(c);
 }
 
-static void send(struct control *c, const struct pgquery *q) {
-  struct statement *st = xcalloc(1, sizeof *st);
+/* Keeps the first error, or else the last answer, of what comes before COMMIT. */
+static void on_wrapped(void *arg, struct pgresult *result) {
+  struct statement *st = arg;
+
+  if (st->result && !pgresult_ok(st->result)) {
+    pgresult_free(result);
+    return;
+  }
+  pgresult_free(st->result);
+  st->result = result;
+}
+
+static void on_commit(void *arg, struct pgresult *result) {
+  struct statement *st = arg;
+
+  if (pgresult_ok(result))
+    pgresult_free(result);
+  else
+    on_wrapped(st, result);
+  on_answer(st, st->result);
+}
+
+static void send_as(struct control *c, const struct pgquery *q, void (*done)(void *, struct pgresult *), void *arg) {
   struct pgquery own = *q;
 
-  *st = (struct statement){c, q->done, q->arg};
-  own.done = on_answer;
-  own.arg = st;
-  c->pending++;
+  own.done = done;
+  own.arg = arg;
   pgconn_query(c->conn, &own);
 }
 
-static void send_plain(struct control *c, const char *sql) {
-  struct pgquery q = {.sql = sql};
+static void send(struct control *c, const struct pgquery *q) {
+  send_as(c, q, on_answer, statement_new(c, q));
+}
 
-  pgconn_query(c->conn, &q);
+/* COMMIT is a group of its own: an error of q skips the rest of its group, and the transaction would stay open. */
+static void send_wrapped(struct control *c, const struct pgquery *q) {
+  struct statement *st = statement_new(c, q);
+
+  send_as(c, &(struct pgquery){.sql = "BEGIN ISOLATION LEVEL READ COMMITTED"}, on_wrapped, st);
+  send_as(c, q, on_wrapped, st);
+  pgconn_sync(c->conn);
+  send_as(c, &(struct pgquery){.sql = "COMMIT"}, on_commit, st);
 }
 
 bool control_query(struct control *c, const struct pgquery *q) {
   if (!c->up) return false;
-  if (c->wrap) send_plain(c, "BEGIN ISOLATION LEVEL READ COMMITTED");
-  send(c, q);
-  if (c->wrap) send_plain(c, "COMMIT");
+  if (c->wrap)
+    send_wrapped(c, q);
+  else
+    send(c, q);
   pgconn_sync(c->conn);
   return true;
 }

@@ -490,13 +490,25 @@ bool ledger_end(struct control *c, struct run *r, ledger_done *done) {
                       on_plain, done);
 }
 
-bool ledger_put_off(struct control *c, struct run *r, ledger_done *done) {
+static void on_put_off(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
+
+  if (!pgresult_ok(result)) {
+    note_error(call, pgresult_err(result));
+  } else {
+    call->found = !pgresult_null(result, 0, 0);
+    call->remaining_ms = column_int(result, 0);
+  }
+  answered(call, result);
+}
+
+bool ledger_put_off(struct control *c, struct run *r, int max, ledger_done *done) {
   struct params p = {.n = 0};
 
   add_text(&p, r->run_id);
-  add_int(&p, r->delay_ms);
   add_text(&p, r->failure);
-  return send_control(c, r, "SELECT umavez.reschedule_run($1::uuid, $2::bigint, $3::jsonb)", &p, on_plain, done);
+  add_int(&p, max);
+  return send_control(c, r, "SELECT umavez.put_off_run($1::uuid, $2::jsonb, $3::int)", &p, on_put_off, done);
 }
 
 bool ledger_cancel(struct control *c, struct run *r, int pid, ledger_done *done) {

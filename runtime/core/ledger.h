@@ -67,8 +67,9 @@ bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, l
 bool ledger_resolve(struct control *c, struct run *r, ledger_done *done) MUST_CHECK;
 /* Ends the run as failed_permanent without touching the ledger. */
 bool ledger_end(struct control *c, struct run *r, ledger_done *done) MUST_CHECK;
-/* Puts the run off by r->delay_ms with r->failure, without touching the ledger. */
-bool ledger_put_off(struct control *c, struct run *r, ledger_done *done) MUST_CHECK;
+/* Puts the run off uncharged with r->failure, at most max times; without touching the ledger. Fills found (false: it has
+ * ended), remaining_ms (until it is due). */
+bool ledger_put_off(struct control *c, struct run *r, int max, ledger_done *done) MUST_CHECK;
 /* Cancels what the backend pid is doing; done comes when the request has been delivered. */
 bool ledger_cancel(struct control *c, struct run *r, int pid, ledger_done *done) MUST_CHECK;
 

@@ -17,7 +17,7 @@
 #define RUNNER_SHUTDOWN_MS 500 /* by then a server that shuts down has ended the control connection, too */
 #define RUNNER_RESOLVE_MS 250  /* between two questions about an unknown COMMIT */
 #define RUNNER_RESOLVES_MAX 60
-#define RUNNER_PUT_OFF_MAX 10 /* deliveries of a run whose task nobody knows: 1 s, 2 s, 4 s, … apart */
+#define RUNNER_PUT_OFF_MAX 10 /* times that a run whose task nobody knows is put off, until it ends: 8 min */
 
 struct runner {
   struct loop *loop;

@@ -138,8 +138,10 @@ void runner_take_verdict(struct run *r, struct verdict *v) {
       v->kind == VERDICT_RETRY && v->retry_after_ms >= 0 ? v->retry_after_ms : task_backoff_ms(r->task, r->deliveries);
 }
 
-/* The server itself is going away or has become a standby: that says nothing about the run. */
+/* The server itself is going away or has become a standby: that says nothing about the run. A function of the handler's
+ * can raise the same sqlstates, or make its transaction read-only: those are errors like others. */
 static bool is_server_fault(const struct err *e) {
+  if (e->class != ERR_ENV) return false;
   return strcmp(e->sqlstate, "57P02") == 0 || strcmp(e->sqlstate, "57P03") == 0 || strcmp(e->sqlstate, "25006") == 0;
 }
 
@@ -417,20 +419,14 @@ void runner_end(struct run *r, const char *code, const char *message) {
   if (!ledger_end(r->runner->control, r, on_ended)) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 }
 
-void runner_put_off(struct run *r, const char *code, const char *message) {
-  int64_t delay = 1000;
-  bool sent;
+static void on_put_off(struct run *r, struct ledger_call *call) {
+  r->permanent = !err_is_set(&call->err) && !call->found;
+  r->delay_ms = call->remaining_ms;
+  on_ended(r, call);
+}
 
+void runner_put_off(struct run *r, const char *code, const char *message) {
   runner_set_failure(r, code, message, NULL);
-  r->permanent = r->deliveries >= RUNNER_PUT_OFF_MAX;
-  for (int i = 1; i < r->deliveries && delay < 600000; i++)
-    delay *= 2;
-  r->delay_ms = delay;
   run_set_state(r, RUN_END);
-  if (r->permanent) {
-    sent = ledger_end(r->runner->control, r, on_ended);
-  } else {
-    sent = ledger_put_off(r->runner->control, r, on_ended);
-  }
-  if (!sent) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+  if (!ledger_put_off(r->runner->control, r, RUNNER_PUT_OFF_MAX, on_put_off)) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 }

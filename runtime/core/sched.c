@@ -133,8 +133,9 @@ static void ask_source(struct sched *s) {
   int want = 0;
 
   if (s->taking && !s->draining && s->options.queue) {
-    want = capacity(s) - s->nready - s->nstarted;
     task_each(collect_full, &f);
+    /* What is still in the ready list waits for its own task (skipped until then): others need not wait with it. */
+    want = capacity(s) - s->nstarted - (f.n < SKIP_MAX ? 0 : s->nready);
   }
   source_want(s->source, want > 0 ? want : 0, f.name, f.n);
 }

@@ -11,6 +11,7 @@
 #include "base/stats.h"
 
 #define REAP_MS 1000
+#define RETURN_AGAIN_MS 1000 /* after an error that is not the connection's */
 #define REAP_LIMIT "1000"
 #define TAKE_MAX 200
 
@@ -46,6 +47,7 @@ struct source_postgres {
   struct list returned;  /* not yet sent, or to be sent again */
   struct list returning; /* sent, not yet answered */
   struct loop_task flush;
+  struct loop_timer flush_again;
 };
 
 static void take(struct source_postgres *s);
@@ -196,7 +198,7 @@ static void take(struct source_postgres *s) {
   struct pgquery q = {
       .sql =
           "SELECT run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at FROM "
-          "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, NULL, $6::text[])",
+          "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, 'infinity', $6::text[])",
       .nparams = 6,
       .values = values,
       .done = on_taken,
@@ -307,13 +309,20 @@ static void on_flushed(void *arg, struct pgresult *result) {
       source_postgres_due_in(&s->base, r->how == GIVE_BACK_BUSY && r->delay_ms > 100 ? 100 : r->delay_ms);
       free(r);
     }
+    if (!list_empty(&s->returned)) loop_defer(s->loop, &s->flush);
   } else {
     if (pgresult_err(result)->class != ERR_ENV)
       log_kv(LOG_ERROR_, "give_back_failed", "error", pgresult_err(result)->message, NULL);
     splice(&s->returned, &s->returning);
+    loop_timer_start(s->loop, &s->flush_again, RETURN_AGAIN_MS);
   }
   pgresult_free(result);
-  if (!list_empty(&s->returned) && control_up(s->control)) loop_defer(s->loop, &s->flush);
+}
+
+static void on_flush_again(void *arg) {
+  struct source_postgres *s = arg;
+
+  loop_defer(s->loop, &s->flush);
 }
 
 static void flush(void *arg) {
@@ -413,6 +422,7 @@ static void source_postgres_free(struct source *base) {
 
   loop_timer_stop(&s->poll);
   loop_timer_stop(&s->reap);
+  loop_timer_stop(&s->flush_again);
   loop_task_cancel(&s->flush);
   control_free(s->control);
   splice(&s->returned, &s->returning);
@@ -460,6 +470,7 @@ struct source *source_postgres_new(struct loop *loop, const struct source_postgr
   loop_task_init(&s->flush, flush, s);
   loop_timer_init(&s->poll, on_poll, s);
   loop_timer_init(&s->reap, on_reap, s);
+  loop_timer_init(&s->flush_again, on_flush_again, s);
   loop_timer_start(loop, &s->reap, REAP_MS);
   s->control = control_new(loop, &o->connection, &control_hooks);
   return &s->base;

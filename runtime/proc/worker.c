@@ -24,6 +24,7 @@
 #define LINGER_MS 100 /* after the last request has been answered */
 #define PARTITIONS_MS (6 * 3600 * 1000)
 #define PARTITION_DAYS "7"
+#define REGISTER_AGAIN_MS 1000
 
 struct worker {
   struct loop *loop;
@@ -41,7 +42,7 @@ struct worker {
   struct loop_timer linger;
   int left;
   struct loop_signal term, interrupt;
-  struct loop_timer identity_timer, partitions_timer;
+  struct loop_timer identity_timer, partitions_timer, register_timer;
   bool verdicts_up, leases_up, registered;
   bool ended;
   int stops;
@@ -154,16 +155,20 @@ static void on_registered(void *arg, struct pgresult *result) {
         e->message);
     end_later(w, 4, buf_cstr(&b));
     buf_fini(&b);
-  } else if (e->class != ERR_ENV) {
-    log_err(LOG_ERROR_, "tasks_not_registered", e, NULL);
+  } else {
+    if (e->class != ERR_ENV) log_err(LOG_ERROR_, "tasks_not_registered", e, NULL);
+    loop_timer_start(w->loop, &w->register_timer, REGISTER_AGAIN_MS);
   }
   pgresult_free(result);
 }
 
-static void register_tasks(struct worker *w) {
+/* Without an answer nothing is taken: asked again until there is one. */
+static void register_tasks(void *arg) {
+  struct worker *w = arg;
   struct buf b;
   const char *values[1];
 
+  if (!w->verdicts_up || w->registered) return;
   buf_init(&b);
   buf_putc(&b, '[');
   task_each(add_task, &b);
@@ -185,7 +190,7 @@ static void on_verdicts_up(void *arg) {
 
   w->verdicts_up = true;
   read_identity(w);
-  if (!w->registered) register_tasks(w);
+  register_tasks(w);
   make_partitions(w);
   maybe_start(w);
 }
@@ -389,6 +394,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   loop_timer_init(&w->linger, on_lingered, w);
   loop_timer_init(&w->identity_timer, read_identity, w);
   loop_timer_init(&w->partitions_timer, make_partitions, w);
+  loop_timer_init(&w->register_timer, register_tasks, w);
   w->gate = gate_new(w->valkey, conf->valkey_prefix, conf->replay_cache_ms);
   w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
   w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
@@ -415,6 +421,7 @@ void worker_free(struct worker *w) {
   loop_timer_stop(&w->identity_timer);
   loop_timer_stop(&w->partitions_timer);
   loop_timer_stop(&w->linger);
+  loop_timer_stop(&w->register_timer);
   loop_task_cancel(&w->end_task);
   door_free(w->door);
   sched_free(w->sched);

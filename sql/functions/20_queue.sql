@@ -154,15 +154,13 @@ $fn$;
 -- SERIALIZABLE two takers can get 40001: call it in a READ COMMITTED transaction.
 --
 -- Marks. An index entry of a run that was taken stays until vacuum takes it away, which a foreign snapshot can delay for hours.
--- Each take would then read all of them again, from the oldest on. So umavez.marks remembers for each queue and priority up to
--- where everything has been taken, and takes begin there. What lies before a mark nevertheless (enqueued by a transaction that
--- committed later than the slack allows for, or skipped when its taker's transaction was rolled back) is found by beginning at the
--- very start now and then: every second, or, where that is expensive, as often as keeps it below half a percent of the time. One
--- taker at a time looks after the marks; it writes them only while there is work. Priorities have marks of their own, because a
--- backlog of a low priority lies behind newer runs of a higher one.
---
--- p_since says how much of the past the caller allows to be stepped over: NULL nothing (begin at the very start), 'infinity' all
--- that the marks have proved to be taken; that is what a worker passes. What lies after p_since is read in any case.
+-- Each take would then read all of them again, from the oldest on. So, once that has become slow, umavez.marks remembers for each
+-- queue and priority up to where everything has been taken, and takes begin there. What lies before a mark nevertheless (enqueued
+-- by a transaction that committed later than the slack allows for, dated back, or skipped when its taker was rolled back) is found
+-- by beginning at the very start now and then: as often as keeps that below half a percent of the time, and each 30 seconds. As
+-- soon as that is quick again, every take does so (full_at = -infinity, or no row: nothing is remembered and nothing written). One taker at a time keeps
+-- the marks. Priorities have marks of their own, because a backlog of a low priority lies behind newer runs of a higher one.
+-- p_since forbids to step over anything later than it; '-infinity': begin at the very start.
 CREATE OR REPLACE FUNCTION umavez.take_runs(
   p_worker uuid, p_queues text[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz DEFAULT NULL,
   p_skip_tasks text[] DEFAULT NULL)
@@ -176,21 +174,22 @@ DECLARE
   slack constant interval := '2 seconds';
   v_now constant timestamptz := clock_timestamp();
   v_queue text[]; v_priority integer[]; v_marks timestamptz[];    -- the probes, in their order
-  v_moved_at timestamptz; v_full boolean; v_keeper boolean := false; v_elapsed interval;
+  v_moved_at timestamptz; v_quick boolean; v_due boolean; v_full boolean; v_keeper boolean := false;
+  v_elapsed interval; v_slow boolean;
   v_taken integer := 0; v_last integer; v_head timestamptz; v_run record;
 BEGIN
   SELECT array_agg(p.queue ORDER BY p.priority, p.place), array_agg(p.priority ORDER BY p.priority, p.place),
          array_agg(coalesce(p.since, '-infinity') ORDER BY p.priority, p.place),
-         min(coalesce(p.moved_at, '-infinity')), bool_or(coalesce(p.full_at <= v_now, true))
-    INTO v_queue, v_priority, v_marks, v_moved_at, v_full
+         min(p.moved_at), bool_or(coalesce(p.full_at, '-infinity') = '-infinity'), bool_or(p.full_at <= v_now)
+    INTO v_queue, v_priority, v_marks, v_moved_at, v_quick, v_due
     FROM (SELECT q.queue, q.place, g.priority, m.since[g.priority] AS since, m.moved_at, m.full_at
             FROM (SELECT u.queue, random() AS place FROM unnest(p_queues) AS u(queue) OFFSET 0) q
             CROSS JOIN generate_series(1, 4) AS g(priority)
             LEFT JOIN umavez.marks m ON m.name = 'take:' || q.queue) p;
-  IF v_full OR v_moved_at <= v_now - slack THEN
+  IF NOT v_quick AND (v_due OR v_moved_at <= v_now - slack) THEN
     v_keeper := pg_try_advisory_xact_lock(1970102646, 3);
   END IF;
-  v_full := p_since IS NULL OR v_full AND v_keeper;
+  v_full := v_quick OR v_due AND v_keeper OR coalesce(p_since = '-infinity', false);
 
   FOR v_run IN
     WITH picked AS MATERIALIZED (
@@ -223,7 +222,11 @@ BEGIN
   END LOOP;
 
   v_elapsed := clock_timestamp() - v_now;
-  IF v_keeper AND (v_taken > 0 OR v_elapsed > interval '2 milliseconds') THEN
+  v_slow := v_elapsed > interval '2 milliseconds' + v_taken * interval '200 microseconds';
+  IF v_full AND v_slow AND NOT v_keeper THEN
+    v_keeper := pg_try_advisory_xact_lock(1970102646, 3);
+  END IF;
+  IF v_keeper AND (v_full OR v_slow OR v_taken > 0) THEN
     -- If the limit was not reached, nothing that was due at v_now is left. Otherwise that holds for the probes before the one that
     -- gave the last run; this one begins at that run next time; those after it were not asked. Skipped tasks leave runs behind.
     INSERT INTO umavez.marks AS m (name, since, moved_at, full_at)
@@ -231,7 +234,7 @@ BEGIN
            array_agg(CASE WHEN cardinality(p_skip_tasks) > 0 OR (v_taken >= p_limit AND p.nr > v_last) THEN p.mark
                           WHEN v_taken >= p_limit AND p.nr = v_last THEN v_head - slack
                           ELSE v_now - slack END ORDER BY p.priority),
-           v_now, CASE WHEN v_full THEN v_now + greatest(interval '1 second', 200 * v_elapsed) ELSE '-infinity' END
+           v_now, CASE WHEN v_slow THEN v_now + least(interval '30 seconds', 200 * v_elapsed) ELSE '-infinity' END
       FROM unnest(v_queue, v_priority, v_marks) WITH ORDINALITY AS p(queue, priority, mark, nr)
      GROUP BY p.queue
     ON CONFLICT (name) DO UPDATE
@@ -270,7 +273,7 @@ BEGIN
   v_elapsed := clock_timestamp() - v_now;
   IF v_reaped < p_limit AND v_elapsed > interval '2 milliseconds' AND pg_try_advisory_xact_lock(1970102646, 3) THEN
     INSERT INTO umavez.marks AS m (name, since, moved_at, full_at)
-    VALUES ('reap', ARRAY[v_now - slack], v_now, v_now + greatest(interval '1 second', 200 * v_elapsed))
+    VALUES ('reap', ARRAY[v_now - slack], v_now, v_now + least(interval '30 seconds', 200 * v_elapsed))
     ON CONFLICT (name) DO UPDATE
        SET since = excluded.since, moved_at = excluded.moved_at,
            full_at = CASE WHEN v_full THEN excluded.full_at ELSE m.full_at END;
@@ -398,4 +401,34 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'run % is gone', p_run USING ERRCODE = 'UV002';
   END IF;
+END $fn$;
+
+-- put_off_run: for a run that this worker cannot serve (its task is unknown here) but another may. The delivery is not counted,
+-- since nothing has begun; how often in a row it was put off for the same reason stands in failure.put_off. Due again in 1 s, 2 s,
+-- 4 s, …; p_max times, then it ends as failed_permanent. Gives the ms until it is due; NULL: it has ended.
+CREATE OR REPLACE FUNCTION umavez.put_off_run(p_run uuid, p_failure jsonb, p_max integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+DECLARE
+  v_times integer; v_delay_ms bigint;
+BEGIN
+  SELECT 1 + CASE WHEN r.failure->>'code' = p_failure->>'code' THEN coalesce((r.failure->>'put_off')::integer, 0) ELSE 0 END
+    INTO v_times
+    FROM umavez.runs r
+   WHERE r.run_id = p_run
+     FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'run % is gone', p_run USING ERRCODE = 'UV002';
+  END IF;
+  p_failure := p_failure || jsonb_build_object('put_off', v_times);
+  IF v_times >= p_max THEN
+    PERFORM umavez.end_run(p_run, 'failed_permanent', p_failure, p_failure);
+    RETURN NULL;
+  END IF;
+  v_delay_ms := 1000 * 2 ^ least(v_times - 1, 20);
+  UPDATE umavez.runs r
+     SET state = 'available', lease_until = NULL, worker_id = NULL, busy = 0, failure = p_failure,
+         deliveries = greatest(0, r.deliveries - 1), run_at = clock_timestamp() + v_delay_ms * interval '1 millisecond'
+   WHERE r.run_id = p_run;
+  RETURN v_delay_ms;
 END $fn$;

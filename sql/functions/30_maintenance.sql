@@ -12,10 +12,12 @@ DECLARE
 BEGIN
   FOR v_day IN SELECT (clock_timestamp()::date + g) FROM generate_series(0, p_days) g LOOP
     v_name := 'finished_runs_' || to_char(v_day, 'YYYYMMDD');
-    CONTINUE WHEN to_regclass(format('umavez.%I', v_name)) IS NOT NULL
-               OR EXISTS (SELECT 1 FROM umavez.finished_runs_default f
-                           WHERE f.finished_at >= v_day::timestamptz AND f.finished_at < (v_day + 1)::timestamptz);
+    CONTINUE WHEN to_regclass(format('umavez.%I', v_name)) IS NOT NULL;
     BEGIN      -- made apart and attached: CREATE … PARTITION OF would lock the whole table against readers
+      -- No writer may be on its way: one that had chosen the default partition before would be refused there (23514).
+      LOCK TABLE umavez.finished_runs IN SHARE ROW EXCLUSIVE MODE;
+      CONTINUE WHEN EXISTS (SELECT 1 FROM umavez.finished_runs_default f
+                             WHERE f.finished_at >= v_day::timestamptz AND f.finished_at < (v_day + 1)::timestamptz);
       EXECUTE format('CREATE TABLE umavez.%I (LIKE umavez.finished_runs INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
       EXECUTE format('ALTER TABLE umavez.finished_runs ATTACH PARTITION umavez.%I FOR VALUES FROM (%L) TO (%L)',
                      v_name, v_day::timestamptz, (v_day + 1)::timestamptz);

@@ -41,6 +41,7 @@ BEGIN
       umavez.release_orphans(uuid, uuid[]),
       umavez.sleep_begin(), umavez.sleep_end(), umavez.wake(),
       umavez.end_run(uuid, text, jsonb, jsonb, bytea, integer), umavez.reschedule_run(uuid, bigint, jsonb),
+      umavez.put_off_run(uuid, jsonb, integer),
       umavez.begin_run(bigint, bytea, bytea, bigint, bigint), umavez.claim(bigint, bytea, bytea, bigint),
       umavez.complete(bigint, bigint, integer, jsonb, bigint), umavez.fail(bigint, bigint, integer, text, jsonb, bigint),
       umavez.renew(bigint, bigint, integer, bigint), umavez.release(bigint, bigint, integer),

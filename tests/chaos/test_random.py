@@ -108,7 +108,8 @@ class Chaos:
         self.slots.append(slot)
 
     def start_worker(self, slot):
-        slot["worker"] = self.env.worker(database_url=slot["pg"].url(self.env.db), valkey_url=slot["vk"].url, pool_size=6, drain_timeout="10s")
+        slot["worker"] = self.env.worker(database_url=slot["pg"].url(self.env.db), valkey_url=slot["vk"].url, pool_size=6, drain_timeout="10s",
+                                        gate_timeout="100ms")
 
     def revive(self):
         """A worker that finds PostgreSQL away at its very start says so and ends with 4; whoever runs it starts it again."""

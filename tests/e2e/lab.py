@@ -55,6 +55,7 @@ class Owner:
     def __init__(self, name, tenant_id):
         self.name, self.tenant_id = name, tenant_id
         self.letter = "p" if tenant_id is None else "t"
+        self.purged = "platform_keys" if tenant_id is None else "tenant_keys"      # its count in the purge's outcome
         self.table = "umavez.platform_idempotency_keys" if tenant_id is None else "umavez.idempotency_keys"
 
     def task(self, kind):

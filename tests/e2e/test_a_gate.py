@@ -122,7 +122,7 @@ def test_A03_lost_reply_to_acquire(env, task, replies):
 
 def test_A04_valkey_hangs(env):
     env.audit.allow("gate_tokens")   # Valkey may be away when a run ends: the entry then ends by its TTL
-    worker = env.worker()
+    worker = env.worker(gate_timeout="100ms")
     warm_up(env)
     settled_entry(env, "t.effect", "warm")
     env.valkey.freeze()
@@ -321,7 +321,7 @@ def _quiet(worker, before, runs):
 def test_A09_valkey_answers_with_errors(env):
     env.audit.allow("gate_tokens")   # Valkey may be away when a run ends: the entry then ends by its TTL
     proxy = env.closing(ValkeyProxy(env.valkey))
-    worker = env.worker(valkey_url=proxy.url)
+    worker = env.worker(valkey_url=proxy.url, gate_timeout="100ms")
     warm_up(env)
     for code, answer in ANSWERS.items():
         before = len(worker.text().splitlines())
@@ -342,7 +342,7 @@ def test_A09_valkey_answers_with_errors(env):
 
 def test_A09_valkey_really_out_of_memory_readonly_locked_busy(env):
     env.audit.allow("gate_tokens")   # Valkey may be away when a run ends: the entry then ends by its TTL
-    worker = env.worker()
+    worker = env.worker(gate_timeout="100ms")
     warm_up(env)
     stop_script = threading.Event()
 

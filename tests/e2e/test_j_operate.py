@@ -79,7 +79,7 @@ def test_J02_drain_of_a_worker_without_work(lab):
     for off in ("valkey", "absent"):
         lab.gate(off)
         worker = lab.worker()
-        lab.until(lab.sessions, 10, "the worker to connect")
+        worker.wait_event("worker_ready")
         begun = time.monotonic()
         assert worker.terminate() == 0 and time.monotonic() - begun < 2 + SLACK
 
@@ -141,6 +141,11 @@ def test_J06_same_host_name_and_pid(lab, owner, gate, pid_one):
     assert (end.status, end.worker_id != held.worker_id, lab.effects(), lab.starts()) == ("completed", True, 1, 2)
     # The lease was waited for: nobody took the dead one's run for its own.
     assert end.finished_at >= held.lease_until
+    # unshare does not hand SIGTERM on.
+    child, = procs.children_of(second.pid)
+    procs.send(child, signal.SIGTERM)
+    lab.until(lambda: not second.running(), 20, "the worker's exit")
+    assert second.process.returncode == 0
 
 
 # --- J08 ------------------------------------------------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ def test_the_worker_can_do_its_work(sql, role, owner):
     w.q("SELECT umavez.release_runs(%s, %s::uuid[], '{0}', '{back}')", worker, [second])
     w.q("SELECT umavez.release_orphans(%s, '{}')", worker)
     w.reschedule_run(second, 0)
+    w.put_off_run(second, '{"code": "unknown_task"}', 10)
     w.end_run(second, "failed_permanent", "{}", None)
     w.reap_runs(10), w.sleep_begin(), w.sleep_end(), w.purge_keys(10), w.make_partitions(1)
     assert len(bytes(w.gate_secret())) == 32 and w.database_identity() == sql.database_identity()

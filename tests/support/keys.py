@@ -6,6 +6,8 @@ import os
 import struct
 from dataclasses import dataclass, replace
 
+from .resp import RespError
+
 
 def key_digest(task, *parts, run_id=None):
     """SHA-256 over the framed key. Parts: str, int, bool, or (type letter, text); with run_id: the default key."""
@@ -123,7 +125,13 @@ class Gate:
         return raw
 
     def raw(self, digest, tenant=None):
-        return self.valkey("GET", self.name(digest, tenant))
+        """The value's octets; None when there is none, or none that is a string."""
+        try:
+            return self.valkey("GET", self.name(digest, tenant))
+        except RespError as error:
+            if "WRONGTYPE" in str(error):
+                return None
+            raise
 
     def get(self, digest, tenant=None):
         """The well-formed entry with its PTTL, or None."""
@@ -141,7 +149,10 @@ class Gate:
         found = []
         for name in self.valkey.keys(f"{self.prefix}:gate:*"):
             owner, _, key = name[len(self.prefix) + 7:-1].partition(":")
-            raw = self.valkey("GET", name) if self.valkey("TYPE", name) == b"string" else None
+            try:
+                raw = self.valkey("GET", name)
+            except RespError:
+                raw = None
             pttl = self.valkey("PTTL", name)
             if pttl != -2:
                 found.append((name, owner, key, raw, pttl))

@@ -1,0 +1,34 @@
+"""What a review has found, one test a fault."""
+import time
+
+import pytest
+
+from lab import OWNERS, SLACK
+
+
+@OWNERS
+@pytest.mark.parametrize("sqlstate", ["25006", "57P02", "57P03"])
+def test_an_sqlstate_of_the_servers_raised_by_a_function_is_charged(lab, owner, sqlstate):
+    """It was taken for a server that goes away: the run came again five times a second, uncharged, for ever."""
+    lab.worker()
+    lua = f"start() ctx.sql:exec([[DO $$ BEGIN RAISE EXCEPTION 'mine' USING ERRCODE = '{sqlstate}'; END $$]]) return {{}}"
+    run = lab.enqueue(owner.task("twice"), {"e1": "E1", "lua": lua}, owner)
+    end = lab.done(run)
+    assert (end.status, end.outcome["code"], end.outcome["sqlstate"], end.deliveries) == ("failed_permanent", "sql", sqlstate, 2)
+    assert lab.starts() == 2
+
+
+def test_a_backlog_of_a_limited_task_does_not_hold_up_other_tasks(lab):
+    """A take filled all places of the worker with runs of the one task, of which one could start."""
+    lab.env.tasks.add("e2.t_one", owner="tenant", lease="30s", timeout="60s", concurrency=1,
+                      handler="return function(ctx, args) ctx:sleep('60s') return {} end\n")
+    for n in range(30):
+        lab.sql("SELECT umavez.enqueue('e2.t_one', %s::jsonb, tenant_id => 1)", f'{{"n": {n}}}')
+    worker = lab.worker(pool_size=4, drain_timeout="100ms")
+    lab.until(lambda: lab.value("SELECT count(*) FROM umavez.runs WHERE state = 'running'") >= 4, 20, "the backlog to be taken")
+    begun = time.monotonic()
+    run = lab.enqueue("e2.t_run", {"lua": "start() effect() return {}"})
+    assert lab.done(run).status == "completed"
+    assert time.monotonic() - begun < 5 + SLACK
+    lab.settle(worker)
+    lab.sql("DELETE FROM umavez.runs WHERE task = 'e2.t_one'")
