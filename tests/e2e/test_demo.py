@@ -92,3 +92,15 @@ def test_demo_refuses_bad_input(here):
     for argv, word in [(["--input", "bad.jsonl"], "bad.jsonl:2"), (["--input", "none.jsonl"], "none.jsonl")]:
         done = subprocess.run([str(umavez_bin()), "demo", *argv], cwd=here, env=clean_environment(), text=True, capture_output=True)
         assert done.returncode == 1 and word in done.stderr and "traceback" not in done.stderr
+
+
+def test_the_demo_of_the_door(here):
+    """Its own verdict, and the same counted here; the lines that it shows can be repeated."""
+    done = subprocess.run([str(umavez_bin()), "demo", "--http"], cwd=here, env=clean_environment(), text=True, capture_output=True, timeout=280)
+    assert done.returncode == 0 and "UNEXPECTED" not in done.stdout, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("Each payment once.") and done.stderr == ""
+    assert done.stdout.count("\n$ curl") == 11 and "49 HTTP 201 replay:true" in done.stdout and "curl ends with 52" in done.stdout
+    connection = psycopg2.connect(re.search(r"psql '([^']+)'", done.stdout).group(1))
+    assert one(connection, "SELECT array_agg(end_to_end_id ORDER BY 1) FROM payments") == (["E1", "E2", "E9"],)
+    assert one(connection, "SELECT count(*), count(DISTINCT idempotency_key) FROM umavez.idempotency_keys WHERE idempotency_key"
+               " IN (SELECT idempotency_key FROM umavez.finished_runs WHERE task = 'payments.pix')") == (4, 4)
