@@ -123,6 +123,9 @@ DECLARE
 BEGIN
   v_set := set_config('umavez.tenant_id', coalesce(p_tenant::text, ''), true)
         || set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true);
+  IF current_setting('server_version_num')::integer >= 140000 THEN   -- a dead worker's statement ends, and its key is free
+    v_set := set_config('client_connection_check_interval', '500ms', true);
+  END IF;
   {claim_body}
 END $fn$ $f$,
 
