@@ -604,6 +604,30 @@ def test_G11_the_worker_is_killed(env, owner, gate):
     assert (answers[-1].json, answers[-1].replayed, env.effects("E1"), env.starts("E1")) == ({"n": 1}, False, 1, 2)
 
 
+@GATES
+def test_G11_killed_while_a_long_statement_runs(env, gate):
+    """PostgreSQL does not end the statement before it lets go of the key."""
+    door = make_door(env, "t", gate)
+    env.audit.allow("gate_tokens")
+    if env.db.val("SELECT current_setting('server_version_num')::int") < 140000:
+        pytest.skip("PostgreSQL 13 looks for its client when the statement has ended")
+    env.signal("at")
+    body = env.args("E1", [["effect"], ["reach", "at"], ["sql", "SELECT pg_sleep(CASE WHEN (SELECT last_value FROM signals.at) > 1 THEN 0 ELSE 60 END)"],
+                           ["return", {"status": 201}]])
+    first = door.later("/t/do", body, key="k1")
+    env.wait_reached("at")
+    wait_until(lambda: env.db.val("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND usename = 'app_worker'"), 20, "the long statement")
+    door.worker.kill()
+    with pytest.raises((Closed, OSError)):
+        first.result()
+    fresh = Door(env, **({"valkey_url": None} if gate == "absent" else {}))
+    answer, seconds = timed(lambda: fresh.post("/t/do", body, key="k1"))
+    while answer.status == 409 and seconds < 2 + SLACK:
+        answer, more = timed(lambda: fresh.post("/t/do", body, key="k1"))
+        seconds += more
+    assert (answer.status, env.effects("E1"), env.starts("E1")) == (201, 1, 2) and seconds < 2 + SLACK
+
+
 # Where the worker is killed: (how the proxy is armed, starts, does the retry get a replay)
 KILLS = {
     "before the claim": (lambda proxy, kill: proxy.cut_when("begin_run", then=kill), 1, False),
