@@ -40,19 +40,30 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 #variable_conflict use_column
 DECLARE
   v_run_id uuid := coalesce(enqueue.run_id, gen_random_uuid());
+  v_run_at timestamptz := coalesce(enqueue.run_at, clock_timestamp());
+  v_queue text := enqueue.queue;
 BEGIN
-  INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
-  VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'),
-          coalesce(enqueue.queue, (SELECT t.queue FROM umavez.tasks t WHERE t.name = enqueue.task), 'default'),
-          coalesce(enqueue.priority, 2), coalesce(enqueue.run_at, clock_timestamp()), enqueue.traceparent)
-  ON CONFLICT (run_id) DO NOTHING;
-  IF enqueue.run_id IS NOT NULL THEN
+  IF v_queue IS NULL THEN
+    SELECT t.queue INTO v_queue FROM umavez.tasks t WHERE t.name = enqueue.task;
+    v_queue := coalesce(v_queue, 'default');
+  END IF;
+  IF enqueue.run_id IS NULL THEN
+    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
+    VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'), v_queue, coalesce(enqueue.priority, 2),
+            v_run_at, enqueue.traceparent);
+  ELSE
+    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
+    VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'), v_queue, coalesce(enqueue.priority, 2),
+            v_run_at, enqueue.traceparent)
+    ON CONFLICT (run_id) DO NOTHING;
     IF umavez.settle_enqueued(ARRAY[v_run_id], ARRAY[enqueue.task], ARRAY[enqueue.tenant_id], ARRAY[coalesce(enqueue.args, '{}')],
                               CASE WHEN FOUND THEN ARRAY[v_run_id] ELSE '{}' END) = 0 THEN
       RETURN v_run_id;
     END IF;
   END IF;
-  IF enqueue.run_at IS NULL OR enqueue.run_at <= clock_timestamp() THEN
+  -- The probe of wake() here too, since mostly nobody sleeps and a call costs more than it.
+  IF (CASE WHEN pg_try_advisory_lock(1970102646, 1) THEN NOT pg_advisory_unlock(1970102646, 1) ELSE true END)
+     AND v_run_at <= clock_timestamp() THEN
     PERFORM umavez.wake();
   END IF;
   RETURN v_run_id;
