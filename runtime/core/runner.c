@@ -142,7 +142,7 @@ static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
   }
   r->conn = conn;
   run_set_state(r, RUN_CLAIM);
-  ledger_claim(r, on_claimed);
+  ledger_claim(r, !r->request && control_snapshots(r->runner->control), on_claimed);
 }
 
 void runner_to_pool(struct run *r) {

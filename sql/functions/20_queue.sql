@@ -320,6 +320,16 @@ BEGIN
   SELECT renewed.run_id FROM renewed;
 END $fn$;
 
+-- hold_run: for a run's own transaction under REPEATABLE READ or SERIALIZABLE, right after its claim. Its end there would meet
+-- every renewal of its lease since the snapshot as a conflict (40001), each time again. So the transaction locks the row: renewals and
+-- reapers step over it, and while the transaction lives nobody else takes the run. 40001: changed since the snapshot, do it again.
+CREATE OR REPLACE FUNCTION umavez.hold_run(p_run uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off AS $fn$
+BEGIN
+  PERFORM 1 FROM umavez.runs r WHERE r.run_id = p_run FOR UPDATE;
+END $fn$;
+
 -- release_runs: gives runs back that the worker still holds (others are left alone). Reasons:
 --   busy     the key was held: this delivery is not counted. Due in p_delay, and at the latest in 100 ms, 200 ms, … 6.4 s (twice as
 --            long each time in a row), less up to a quarter so that duplicates do not come all at once
