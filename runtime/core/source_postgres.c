@@ -131,18 +131,15 @@ static char *column(struct pgresult *r, int row, int col) {
   return pgresult_null(r, row, col) ? NULL : xstrdup(pgresult_value(r, row, col));
 }
 
-/* Columns: run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at */
-static struct run *run_from_row(struct source_postgres *s, struct pgresult *r, int row) {
+/* Columns: run_id, task, tenant_id, args, deliveries, traceparent */
+static struct run *run_from_row(struct pgresult *r, int row) {
   struct run *run = run_new(pgresult_value(r, row, 0), pgresult_value(r, row, 1), pgresult_value(r, row, 3),
                             (size_t)pgresult_length(r, row, 3));
 
   run->has_tenant = !pgresult_null(r, row, 2);
   if (run->has_tenant) run->tenant_id = strtoll(pgresult_value(r, row, 2), NULL, 10);
   run->deliveries = atoi(pgresult_value(r, row, 4));
-  run->enqueued_at = column(r, row, 5);
-  run->traceparent = column(r, row, 6);
-  run->run_at = column(r, row, 7);
-  run->taken_ms = loop_now_ms(s->loop);
+  run->traceparent = column(r, row, 5);
   return run;
 }
 
@@ -176,7 +173,7 @@ static void on_taken(void *arg, struct pgresult *result) {
   n = pgresult_rows(result);
   stats_add(STAT_RUNS_TAKEN, (uint64_t)n);
   for (int i = 0; i < n; i++)
-    s->base.hooks.taken(s->base.hooks.arg, run_from_row(s, result, i));
+    s->base.hooks.taken(s->base.hooks.arg, run_from_row(result, i));
   pgresult_free(result);
   if (n > 0) {
     tell_sleep(s, false);
@@ -197,7 +194,7 @@ static void take(struct source_postgres *s) {
   const char *values[6] = {s->worker_id, s->queues, limit, s->leases, lease, s->skip};
   struct pgquery q = {
       .sql =
-          "SELECT run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at FROM "
+          "SELECT run_id, task, tenant_id, args, deliveries, traceparent FROM "
           "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, 'infinity', $6::text[])",
       .nparams = 6,
       .values = values,
