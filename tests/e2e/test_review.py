@@ -41,3 +41,11 @@ def test_a_retry_after_the_end_of_time_is_an_error(lab, owner):
     run = lab.enqueue(owner.task("twice"), {"e1": "E1", "lua": "start() return ctx:retry { after = 1e15 }"}, owner)
     end = lab.done(run)
     assert (end.status, end.outcome["code"], end.deliveries) == ("failed_permanent", "error", 2)
+
+
+@OWNERS
+def test_args_deeper_than_the_reader_goes_end_with_a_code_of_the_interface(lab, owner):
+    lab.worker()
+    run = lab.enqueue_text(owner.task("run"), '{"lua": "return {}", "deep": %s1%s}' % ("[" * 200, "]" * 200), owner)
+    end = lab.done(run)
+    assert (end.status, end.outcome["code"], lab.starts()) == ("failed_permanent", "key_error", 0)
