@@ -29,6 +29,17 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_cata
   SELECT pg_advisory_unlock_shared(1970102646, 1);
 $fn$;
 
+-- A worker reads args as text, a batch of runs in one statement: one run beyond what a text can hold would stop the whole queue, and
+-- a number such as 1e131071 takes ten octets as jsonb and 131,072 as text. What is small as jsonb stays below the limit in any case.
+CREATE OR REPLACE FUNCTION umavez.check_args_size(p_args jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+BEGIN
+  IF octet_length(p_args::text) > 16777216 THEN
+    RAISE EXCEPTION 'args of % octets as text: a run carries 16777216 at most', octet_length(p_args::text)
+      USING ERRCODE = 'program_limit_exceeded', HINT = 'Store them, and enqueue a reference.';
+  END IF;
+END $fn$;
+
 -- enqueue: one run, inside the caller's transaction. The same run_id with the same content is one run, however often and from
 -- wherever it is enqueued; with other content it raises UV003. A run that has ended already is not enqueued again.
 -- An unknown tenant raises 23503.
@@ -43,6 +54,9 @@ DECLARE
   v_run_at timestamptz := coalesce(enqueue.run_at, clock_timestamp());
   v_queue text := enqueue.queue;
 BEGIN
+  IF pg_column_size(enqueue.args) > 1000 THEN
+    PERFORM umavez.check_args_size(enqueue.args);
+  END IF;
   IF v_queue IS NULL THEN
     SELECT t.queue INTO v_queue FROM umavez.tasks t WHERE t.name = enqueue.task;
     v_queue := coalesce(v_queue, 'default');
@@ -118,6 +132,7 @@ BEGIN
     RAISE EXCEPTION 'not a run: %', left(v_bad::text, 200) USING ERRCODE = 'invalid_parameter_value',
       HINT = 'An object with task, and perhaps args, tenant_id, run_id, run_at, queue, priority, traceparent.';
   END IF;
+  PERFORM umavez.check_args_size(e->'args') FROM jsonb_array_elements(enqueue_many.runs) e WHERE pg_column_size(e) > 1000;
 
   WITH wanted AS MATERIALIZED (
     SELECT coalesce(w.run_id, gen_random_uuid()) AS run_id, w.task, w.tenant_id, coalesce(w.args, '{}') AS args, w.queue,

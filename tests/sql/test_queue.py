@@ -465,3 +465,16 @@ def test_putting_off_is_not_counted(sql):
     with pytest.raises(psycopg2.Error) as caught:
         sql.put_off_run(run, '{"code": "unknown_task"}', 4)
     assert caught.value.pgcode == "UV002"
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("args", ['[%s]' % ",".join(["1e131071"] * 150), '"%s"' % ("x" * 17_000_000)], ids=["numbers", "text"])
+def test_args_that_no_batch_can_carry_are_refused(sql, args, many):
+    """Ten thousand numbers of ten octets each were a text above 1 GB: every take of the queue failed from then on."""
+    text = '{"a": %s}' % args
+    with pytest.raises(psycopg2.errors.ProgramLimitExceeded):
+        if many:
+            sql.q("SELECT umavez.enqueue_many(jsonb_build_array(jsonb_build_object('task', 't.a', 'args', %s::jsonb)))", text)
+        else:
+            sql.enqueue("t.a", text)
+    assert sql.take() == []
