@@ -280,6 +280,8 @@ END $fn$ $f$,
 
 -- ack_replay: ends a run whose key is settled. The statement that removes the run finds the settled outcome itself and stores the
 -- ledger's, so that a wrong word (of the gate) cannot end a run: no row, nothing changed. Run already gone: the row all the same.
+-- In a transaction of its own, whose commit waits for no flush: if a crash of the server undoes it, the run is there again and is
+-- answered by the same outcome.
 $f$
 CREATE OR REPLACE FUNCTION umavez.ack_replay(p_run uuid, p_tenant bigint, p_key bytea, p_fingerprint bytea, p_history boolean)
 RETURNS TABLE (status text, outcome text, remaining_ms bigint, id bigint, attempt integer)
@@ -287,6 +289,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 #variable_conflict use_column
 BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
   {both}
   RETURN QUERY
   WITH held AS MATERIALIZED (
