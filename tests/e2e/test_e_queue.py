@@ -154,12 +154,13 @@ def test_E06_large_args(lab, owner):
 def test_E06_ten_thousand_in_one_transaction(lab):
     lab.worker()
     lab.worker()
+    lab.allow("settled_effect")      # a start is all that these do
     runs = 10000
-    text = json.dumps({"lua": "start() effect() return {}"})
+    text = json.dumps({"lua": "start() return {}"})
     lab.sql("SELECT umavez.enqueue('e2.t_run', %s::jsonb, tenant_id => g %% 50 + 1) FROM generate_series(1, %s) g", text, runs)
     lab.until(lambda: lab.value("SELECT count(*) FROM umavez.runs") == 0, 120, "all runs to end")
     assert lab.sql("SELECT status, replay, deliveries, count(*) FROM umavez.finished_runs GROUP BY 1, 2, 3") == [("completed", False, 1, runs)]
-    assert (lab.effects(), lab.starts()) == (runs, runs)
+    assert lab.starts() == runs
 
 
 def pgbench(lab, tmp_path, name, script, seconds, clients):
