@@ -314,7 +314,7 @@ static void drain_step(void *arg) {
   if (s->stopped && now >= s->drain_until_ms + GIVE_BACK_MS && s->drained) {
     void (*drained)(void *, int) = s->drained;
     s->drained = NULL;
-    drained(s->drained_arg, sched_in_flight(s));
+    drained(s->drained_arg, sched_in_flight(s) + (source_pending(s->source) ? 1 : 0));
     return;
   }
   check_drained(s);

@@ -442,26 +442,28 @@ END $fn$;
 -- put_off_run: for a run that this worker cannot serve (its task is unknown here) but another may. The delivery is not counted,
 -- since nothing has begun; how often in a row it was put off for the same reason stands in failure.put_off. Due again in 1 s, 2 s,
 -- 4 s, …; p_max times, then it ends as failed_permanent. Gives the ms until it is due; NULL: it has ended.
+-- A task that some worker has registered is served, if not here: its runs wait, 32 s at most between two looks, and never end so.
 CREATE OR REPLACE FUNCTION umavez.put_off_run(p_run uuid, p_failure jsonb, p_max integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 DECLARE
-  v_times integer; v_delay_ms bigint;
+  v_times integer; v_delay_ms bigint; v_served boolean;
 BEGIN
-  SELECT 1 + CASE WHEN r.failure->>'code' = p_failure->>'code' THEN coalesce((r.failure->>'put_off')::integer, 0) ELSE 0 END
-    INTO v_times
+  SELECT 1 + CASE WHEN r.failure->>'code' = p_failure->>'code' THEN coalesce((r.failure->>'put_off')::integer, 0) ELSE 0 END,
+         EXISTS (SELECT 1 FROM umavez.tasks t WHERE t.name = r.task)
+    INTO v_times, v_served
     FROM umavez.runs r
    WHERE r.run_id = p_run
-     FOR UPDATE;
+     FOR UPDATE OF r;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'run % is gone', p_run USING ERRCODE = 'UV002';
   END IF;
   p_failure := p_failure || jsonb_build_object('put_off', v_times);
-  IF v_times >= p_max THEN
+  IF v_times >= p_max AND NOT v_served THEN
     PERFORM umavez.end_run(p_run, 'failed_permanent', p_failure, p_failure);
     RETURN NULL;
   END IF;
-  v_delay_ms := 1000 * 2 ^ least(v_times - 1, 20);
+  v_delay_ms := 1000 * 2 ^ least(v_times - 1, CASE WHEN v_served THEN 5 ELSE 20 END);
   UPDATE umavez.runs r
      SET state = 'available', lease_until = NULL, worker_id = NULL, busy = 0, failure = p_failure,
          deliveries = greatest(0, r.deliveries - 1), run_at = clock_timestamp() + v_delay_ms * interval '1 millisecond'

@@ -448,6 +448,17 @@ def test_E07_many_sessions_never_wait_for_the_notify_lock(connect, background, s
     assert waits == [] and sum(n for n in done if n) == sql.val("SELECT count(*) FROM umavez.runs") > 100
 
 
+def test_putting_off_a_task_that_somebody_serves_does_not_end_it(sql):
+    """Two services on one queue: the worker that does not know the task ended its runs, though another worker served it."""
+    sql.q("SELECT umavez.register_tasks('[{\"task\": \"t.theirs\", \"owner\": \"platform\", \"queue\": \"default\"}]')")
+    worker, run = uid(), sql.enqueue("t.theirs")
+    for times in range(1, 13):
+        sql.q("UPDATE umavez.runs SET run_at = clock_timestamp()")
+        assert [r.deliveries for r in sql.take(worker=worker)] == [1]
+        assert sql.put_off_run(run, '{"code": "unknown_task"}', 4) == 1000 * 2 ** min(times - 1, 5)
+    assert [r.state for r in sql.q("SELECT state FROM umavez.runs")] == ["available"]
+
+
 def test_putting_off_is_not_counted(sql):
     """A run whose task one worker does not know used up its attempts there: with max_attempts = 1 it died without a start."""
     worker, run = uid(), sql.enqueue("t.new")
