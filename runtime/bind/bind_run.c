@@ -19,6 +19,7 @@
 #include "core/runner.h"
 
 #define STEP_META "umavez.step"
+#define RETRY_AFTER_MAX_MS 4e12 /* a century and more: what is beyond no timestamp can hold */
 
 enum phase { PHASE_PREPARE, PHASE_EFFECT };
 
@@ -434,6 +435,7 @@ static int l_fail(lua_State *L) {
 static int l_retry(lua_State *L) {
   struct step *s = check_step(L);
   lua_Number after_ms = luaL_checknumber(L, 2);
+  luaL_argcheck(L, after_ms <= RETRY_AFTER_MAX_MS, 2, "milliseconds");
   if (s->fail || s->retry) return 0;
   s->retry_after_ms = after_ms < 0 ? -1 : (int64_t)after_ms;
   s->retry = bind_fail_detail(L, 3);

@@ -125,6 +125,10 @@ bool control_up(const struct control *c) {
   return c->up;
 }
 
+bool control_snapshots(const struct control *c) {
+  return c->wrap;
+}
+
 const struct err *control_error(const struct control *c) {
   return &c->why;
 }

@@ -39,6 +39,8 @@ void control_free(struct control *c);
 bool control_up(const struct control *c);
 /* How often the connection has come up: two equal answers mean that it was not lost in between. */
 int control_epoch(const struct control *c);
+/* True when the database's default isolation is not READ COMMITTED: transactions then keep their first snapshot. */
+bool control_snapshots(const struct control *c);
 /* Why it is down; class ERR_NONE while it is up or was never tried. Borrows. */
 const struct err *control_error(const struct control *c);
 

@@ -188,7 +188,10 @@ static void on_claim(void *arg, struct pgresult *result) {
   answered(call, result);
 }
 
-void ledger_claim(struct run *r, ledger_done *done) {
+#define CLAIM_COLUMNS "SELECT verdict, id, attempt, status, outcome, remaining_ms"
+#define CLAIM_FROM " FROM umavez.begin_run($1::bigint, $2::bytea, $3::bytea, $4::int, $5::int)"
+
+void ledger_claim(struct run *r, bool hold, ledger_done *done) {
   struct ledger_call *call = call_new(r, 3, done);
   struct params p = {.n = 0};
 
@@ -198,9 +201,10 @@ void ledger_claim(struct run *r, ledger_done *done) {
   add_int(&p, r->task->lease_ms);
   add_int(&p, r->task->lease_ms);
   send(r->conn, "BEGIN", NULL, on_plain, call);
+  if (hold) add_text(&p, r->run_id);
   send(r->conn,
-       "SELECT verdict, id, attempt, status, outcome, remaining_ms FROM umavez.begin_run($1::bigint, $2::bytea, "
-       "$3::bytea, $4::int, $5::int)",
+       hold ? CLAIM_COLUMNS ", CASE WHEN verdict = 'claimed' THEN umavez.hold_run($6::uuid) END" CLAIM_FROM
+            : CLAIM_COLUMNS CLAIM_FROM,
        &p, on_claim, call);
   send(r->conn, "SAVEPOINT umavez_run", NULL, on_plain, call);
   pgconn_sync(r->conn);

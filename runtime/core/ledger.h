@@ -46,8 +46,9 @@ struct ledger_call {
 typedef void ledger_done(struct run *r, struct ledger_call *call);
 
 /* ---- on the run's own connection (r->conn) ---- */
-/* BEGIN, begin_run, SAVEPOINT. Fills claim, ledger_id, attempt, failed, outcome, remaining_ms. */
-void ledger_claim(struct run *r, ledger_done *done);
+/* BEGIN, begin_run, SAVEPOINT. Fills claim, ledger_id, attempt, failed, outcome, remaining_ms. hold: the transaction keeps
+ * its first snapshot (REPEATABLE READ, SERIALIZABLE), so it locks the run's row as well. */
+void ledger_claim(struct run *r, bool hold, ledger_done *done);
 /* complete_run (complete_request) with r->outcome, COMMIT, session reset. Fills committed, outcome, remaining_ms. */
 void ledger_complete(struct run *r, ledger_done *done);
 /* ROLLBACK TO the savepoint, fail_run with r->permanent, r->outcome, r->failure, r->delay_ms, COMMIT, session reset. */

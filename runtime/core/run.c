@@ -40,7 +40,6 @@ struct run *run_new(const char *run_id, const char *task_name, const char *args,
   r->args = xmemdup(args, args_len + 1);
   r->args_len = args_len;
   list_init(&r->node);
-  list_init(&r->gate_node);
   loop_timer_init(&r->timer, on_timer, r);
   loop_task_init(&r->due, NULL, r);
   return r;
@@ -50,13 +49,10 @@ void run_free(struct run *r) {
   if (r->conn || r->call || r->pending || r->handler_data)
     bug("run %s is freed in state %s with something still held", r->run_id, run_state_name(r->state));
   list_remove(&r->node);
-  list_remove(&r->gate_node);
   run_timer_stop(r);
   free(r->task_name);
   free(r->args);
   free(r->traceparent);
-  free(r->enqueued_at);
-  free(r->run_at);
   free(r->outcome);
   free(r->failure);
   free(r->answer);

@@ -44,7 +44,7 @@
   X(RUN_TAKEN, RUN_END, "unknown task, wrong owner, no key")                                    \
   X(RUN_TAKEN, RUN_DONE, "drain: given back untouched")                                         \
   X(RUN_GATE, RUN_ACK, "settled copy of the same request: REPLAY")                              \
-  X(RUN_GATE, RUN_DONE, "processing elsewhere: BUSY; drain; or a request is answered with a copy")                                 \
+  X(RUN_GATE, RUN_DONE, "processing elsewhere: BUSY; drain; or a request is answered with a copy") \
   X(RUN_GATE, RUN_PREPARE, "acquired, or PostgreSQL decides; the task has a prepare step")      \
   X(RUN_GATE, RUN_POOL, "acquired, or PostgreSQL decides")                                      \
   X(RUN_PREPARE, RUN_POOL, "prepared")                                                          \
@@ -57,7 +57,7 @@
   X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost")                          \
   X(RUN_CLAIM, RUN_ACK, "settled, same request: REPLAY")                                        \
   X(RUN_CLAIM, RUN_END, "key reused with another request: CONFLICT")                            \
-  X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; or a request is answered")                  \
+  X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; or a request is answered") \
   X(RUN_HANDLER, RUN_COMPLETE, "returned a storable outcome")                                   \
   X(RUN_HANDLER, RUN_FAIL, "failed, or raised an error")                                        \
   X(RUN_HANDLER, RUN_STOPPING, "timed out, or drain ended, while a statement was under way")    \
@@ -75,7 +75,7 @@
   X(RUN_FAIL, RUN_DONE, "recorded; or stale")                                                   \
   X(RUN_FAIL, RUN_LOST, "the record was refused, or the connection was lost before COMMIT")     \
   X(RUN_FAIL, RUN_UNKNOWN, "the connection was lost with COMMIT under way")                     \
-  X(RUN_LOST, RUN_DONE, "recorded, or left to the lease; a request leaves no record")                                       \
+  X(RUN_LOST, RUN_DONE, "recorded, or left to the lease; a request leaves no record")           \
   X(RUN_UNKNOWN, RUN_DONE, "resolved, or left to the redelivery")                               \
   X(RUN_ACK, RUN_DONE, "the ledger has confirmed it; or left to the lease")                     \
   X(RUN_ACK, RUN_PREPARE, "the ledger does not hold it: the gate's word is dropped")            \
@@ -133,9 +133,7 @@ struct run {
   enum run_state state;
   struct runner *runner;
   struct list node; /* in the list of its state's owner (sched) */
-  struct list gate_node;
-  char *enqueued_at, *run_at;   /* timestamptz text, for the low-water mark and latency */
-  int64_t taken_ms, started_ms; /* loop time */
+  int64_t started_ms; /* loop time */
   char key_hex[2 * DIGEST_BYTES + 1], fingerprint_hex[2 * DIGEST_BYTES + 1];
 
   char token[33];       /* gate: hex; empty: no acquire was ever sent */
@@ -146,11 +144,10 @@ struct run {
   int64_t ledger_id;
   int again;               /* immediate repeats after 40001/40P01 */
   int pending;             /* handler statements under way */
-  bool handler_started;    /* in this delivery: it is counted */
   bool draining;           /* drain ended: give back instead of recording */
   struct loop_timer timer; /* time-out, cancel deadline or next question, by state; see run_timer_start */
   struct loop_task due;    /* what the timer defers to the safe point */
-  struct loop *due_loop;  
+  struct loop *due_loop;
 
   bool permanent;           /* of the failure being recorded */
   char *outcome;            /* JSON text: what is being recorded */

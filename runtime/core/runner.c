@@ -51,7 +51,7 @@ void runner_start(struct runner *rn, struct run *r) {
     runner_put_off(r, "unknown_task", message);
     return;
   }
-  if (r->request && (!r->task || !owner_fits(r))) bug("the request %s was not checked by its maker", r->run_id);
+  if (r->request && !owner_fits(r)) bug("the request %s was not checked by its maker", r->run_id);
   if (!owner_fits(r)) {
     runner_end(r, "owner_mismatch",
                r->has_tenant ? "the task is the platform's, but the run names a tenant"
@@ -115,7 +115,6 @@ void runner_after_gate(struct run *r) {
     return;
   }
   run_set_state(r, RUN_PREPARE);
-  r->handler_started = true;
   r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
   run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_prepare_timeout);
   runner_ops(r)->prepare(r);
@@ -142,7 +141,7 @@ static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
   }
   r->conn = conn;
   run_set_state(r, RUN_CLAIM);
-  ledger_claim(r, on_claimed);
+  ledger_claim(r, !r->request && control_snapshots(r->runner->control), on_claimed);
 }
 
 void runner_to_pool(struct run *r) {
@@ -319,7 +318,6 @@ static void start_handler(struct run *r) {
     return;
   }
   run_set_state(r, RUN_HANDLER);
-  r->handler_started = true;
   r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
   run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
   stats_inc(STAT_HANDLERS_STARTED);

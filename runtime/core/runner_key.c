@@ -123,7 +123,10 @@ static int compute_fingerprint(struct run *r, struct err *e) {
 
 int runner_digests(struct runner *rn, struct run *r, struct err *e) {
   if (compute_key(rn, r, e) < 0) return -1;
-  if (compute_fingerprint(r, e) < 0) return -1;
+  if (compute_fingerprint(r, e) < 0) { /* args deeper than the reader goes: a code of the interface, whatever the reader calls it */
+    err_copy_text(e->code, sizeof e->code, "key_error");
+    return -1;
+  }
   hex_encode(r->key, sizeof r->key, r->key_hex);
   hex_encode(r->fingerprint, sizeof r->fingerprint, r->fingerprint_hex);
   return 0;

@@ -288,9 +288,6 @@ static void on_completed(struct run *r, struct ledger_call *call) {
     runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
   } else if (runner_is_again(e) && runner_again(r, e)) {
     return;
-  } else if (is_ended(e)) {
-    runner_set_failure(r, "sql", e->message, e->sqlstate);
-    judge_shutdown(r);
   } else if (call->commit_refused || call->lost) {
     runner_set_failure(r, "sql", e->message, e->sqlstate);
     runner_lost(r);

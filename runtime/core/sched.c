@@ -7,7 +7,7 @@
 #include "core/ledger.h"
 
 #define RATE_WINDOW_MS 100
-#define PREFETCH_MS 50 /* how much work, at the present rate, is held ready */
+#define PREFETCH_MS 100 /* how much work, at the present rate, is held ready */
 #define RENEW_MIN_MS 200
 #define RENEW_MAX_MS 10000
 #define GIVE_BACK_MS 3000 /* after drain_timeout: for rollbacks and returned leases to be confirmed */
@@ -106,11 +106,14 @@ static void measure_rate(struct sched *s) {
   s->window_ms += elapsed;
 }
 
-/* As many as there are connections, and beyond them what will be started within PREFETCH_MS. */
-static int capacity(struct sched *s) {
+/* As many as there are connections, and beyond them what will be started within PREFETCH_MS. A take has a price of its
+ * own, some twenty times a run's share of it: so the runs held ahead are filled up when half of them are gone, not one
+ * by one. held: those that take up places. */
+static int wanted(const struct sched *s, int held) {
   int ahead = (int)(s->rate * PREFETCH_MS / 1000.0);
 
-  return s->options.pool_size + (ahead < s->options.prefetch ? ahead : s->options.prefetch);
+  if (ahead > s->options.prefetch) ahead = s->options.prefetch;
+  return held <= s->options.pool_size + ahead / 2 ? s->options.pool_size + ahead - held : 0;
 }
 
 struct full {
@@ -135,7 +138,7 @@ static void ask_source(struct sched *s) {
   if (s->taking && !s->draining && s->options.queue) {
     task_each(collect_full, &f);
     /* What is still in the ready list waits for its own task (skipped until then): others need not wait with it. */
-    want = capacity(s) - s->nstarted - (f.n < SKIP_MAX ? 0 : s->nready);
+    want = wanted(s, s->nstarted + (f.n < SKIP_MAX ? 0 : s->nready));
   }
   source_want(s->source, want > 0 ? want : 0, f.name, f.n);
 }
@@ -315,7 +318,7 @@ static void drain_step(void *arg) {
   if (s->stopped && now >= s->drain_until_ms + GIVE_BACK_MS && s->drained) {
     void (*drained)(void *, int) = s->drained;
     s->drained = NULL;
-    drained(s->drained_arg, sched_in_flight(s));
+    drained(s->drained_arg, sched_in_flight(s) + (source_pending(s->source) ? 1 : 0));
     return;
   }
   check_drained(s);

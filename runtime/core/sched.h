@@ -36,7 +36,7 @@ void sched_pause(struct sched *s);
 
 /* Takes nothing new, gives back what has not started, lets the rest end within timeout_ms, then rolls back and gives
  * back. drained is
- * called once, with the number of runs that could not even be given back. Calling it again with a shorter time
+ * called once, with 0, or about how many runs could not even be given back. Calling it again with a shorter time
  * hurries. */
 void sched_drain(struct sched *s, int64_t timeout_ms, void (*drained)(void *arg, int left), void *arg);
 

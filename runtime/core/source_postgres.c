@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/stats.h"
 
+#define LATE_MS 20 /* what was enqueued beside a notification may be committed so much later, without one of its own */
 #define REAP_MS 1000
 #define RETURN_AGAIN_MS 1000 /* after an error that is not the connection's */
 #define REAP_LIMIT "1000"
@@ -38,7 +39,7 @@ struct source_postgres {
   int want;
   char *skip; /* array literal */
   bool taking;
-  bool woken;  /* by a notification, or by a take that brought something: look again without waiting */
+  bool woken;  /* by a notification, a take that brought all it asked for, a task no longer full: look again at once */
   int asked;   /* of the take under way */
   bool asleep; /* as the database knows it */
   struct loop_timer poll, reap;
@@ -122,6 +123,7 @@ static void on_notify(void *arg, const char *channel, const char *payload) {
   struct source_postgres *s = arg;
 
   s->woken = true;
+  poll_in(s, LATE_MS);
   take(s);
 }
 
@@ -131,22 +133,20 @@ static char *column(struct pgresult *r, int row, int col) {
   return pgresult_null(r, row, col) ? NULL : xstrdup(pgresult_value(r, row, col));
 }
 
-/* Columns: run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at */
-static struct run *run_from_row(struct source_postgres *s, struct pgresult *r, int row) {
+/* Columns: run_id, task, tenant_id, args, deliveries, traceparent */
+static struct run *run_from_row(struct pgresult *r, int row) {
   struct run *run = run_new(pgresult_value(r, row, 0), pgresult_value(r, row, 1), pgresult_value(r, row, 3),
                             (size_t)pgresult_length(r, row, 3));
 
   run->has_tenant = !pgresult_null(r, row, 2);
   if (run->has_tenant) run->tenant_id = strtoll(pgresult_value(r, row, 2), NULL, 10);
   run->deliveries = atoi(pgresult_value(r, row, 4));
-  run->enqueued_at = column(r, row, 5);
-  run->traceparent = column(r, row, 6);
-  run->run_at = column(r, row, 7);
-  run->taken_ms = loop_now_ms(s->loop);
+  run->traceparent = column(r, row, 5);
   return run;
 }
 
-/* ---- asleep: enqueue sends a notification only while some worker has told the database that it sleeps ---- */
+/* ---- asleep: enqueue sends a notification only while some worker has told the database that it sleeps. A worker that
+ * notifications feed, fewer runs at a time than it has room for, stays asleep in this sense ---- */
 
 static void on_sleep_told(void *arg, struct pgresult *result) {
   if (!pgresult_ok(result) && pgresult_err(result)->class != ERR_ENV)
@@ -176,9 +176,9 @@ static void on_taken(void *arg, struct pgresult *result) {
   n = pgresult_rows(result);
   stats_add(STAT_RUNS_TAKEN, (uint64_t)n);
   for (int i = 0; i < n; i++)
-    s->base.hooks.taken(s->base.hooks.arg, run_from_row(s, result, i));
+    s->base.hooks.taken(s->base.hooks.arg, run_from_row(result, i));
   pgresult_free(result);
-  if (n > 0) {
+  if (n > 0 && (n == s->asked || !s->listen)) {
     tell_sleep(s, false);
     s->woken = true;
   } else if (s->listen && !s->asleep) {
@@ -192,12 +192,13 @@ static void take(struct source_postgres *s) {
   char limit[16], lease[24];
 
   if (s->taking || s->want <= 0 || !control_up(s->control)) return;
-  snprintf(limit, sizeof limit, "%d", s->want < TAKE_MAX ? s->want : TAKE_MAX);
+  s->asked = s->want < TAKE_MAX ? s->want : TAKE_MAX;
+  snprintf(limit, sizeof limit, "%d", s->asked);
   snprintf(lease, sizeof lease, "%" PRId64, s->lease_ms);
   const char *values[6] = {s->worker_id, s->queues, limit, s->leases, lease, s->skip};
   struct pgquery q = {
       .sql =
-          "SELECT run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at FROM "
+          "SELECT run_id, task, tenant_id, args, deliveries, traceparent FROM "
           "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, 'infinity', $6::text[])",
       .nparams = 6,
       .values = values,
@@ -210,9 +211,12 @@ static void take(struct source_postgres *s) {
 
 static void source_postgres_want(struct source *base, int n, const char *const *skip, int nskip) {
   struct source_postgres *s = self(base);
+  char *before = s->skip;
 
-  free(s->skip);
   s->skip = array_literal(skip, nskip);
+  /* What was left for lack of a slot is there still, and no notification tells of it. */
+  if (strcmp(before, "{}") != 0 && strcmp(before, s->skip) != 0) s->woken = true;
+  free(before);
   s->want = n;
   /* After the queue was found empty, the poll timer or a notification looks again, not every ended run. */
   if (n > 0 && (s->woken || !loop_timer_active(&s->poll))) take(s);

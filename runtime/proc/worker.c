@@ -215,6 +215,7 @@ static void on_leases_up(void *arg) {
   struct worker *w = arg;
 
   w->leases_up = true;
+  if (w->verdicts_up) read_identity(w); /* it was forgotten when the connection was lost */
   maybe_start(w);
 }
 

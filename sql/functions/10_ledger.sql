@@ -283,6 +283,8 @@ END $fn$ $f$,
 
 -- ack_replay: ends a run whose key is settled. The statement that removes the run finds the settled outcome itself and stores the
 -- ledger's, so that a wrong word (of the gate) cannot end a run: no row, nothing changed. Run already gone: the row all the same.
+-- In a transaction of its own, whose commit waits for no flush: if a crash of the server undoes it, the run is there again and is
+-- answered by the same outcome.
 $f$
 CREATE OR REPLACE FUNCTION umavez.ack_replay(p_run uuid, p_tenant bigint, p_key bytea, p_fingerprint bytea, p_history boolean)
 RETURNS TABLE (status text, outcome text, remaining_ms bigint, id bigint, attempt integer)
@@ -290,6 +292,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 #variable_conflict use_column
 BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
   {both}
   RETURN QUERY
   WITH held AS MATERIALIZED (
@@ -394,8 +397,9 @@ BEGIN
 END $fn$ $f$,
 
 -- retry_run: an operator's second chance for a dead run: back into the queue with its deliveries at zero, and the ledger row from
--- failed_permanent to failed_retryable in the same transaction, so that the next claim takes it over. A run that ended because
--- its key was in use with other content (key_reused) leaves that key's row alone. UV004: there is no such failed run.
+-- failed_permanent to failed_retryable in the same transaction, so that the next claim takes it over. A run that ended without
+-- touching the ledger (key_reused, unknown_task, …: its attempt is NULL) leaves the key's row alone. A request of the HTTP door has
+-- no place in the queue: its client comes again. UV004: there is no such failed run.
 $f$
 CREATE OR REPLACE FUNCTION umavez.retry_run(p_run uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -408,12 +412,15 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no failed run % to retry', p_run USING ERRCODE = 'UV004';
   END IF;
+  IF v_dead.queue = 'http' AND v_dead.worker_id IS NULL THEN
+    RAISE EXCEPTION '% was a request of the HTTP door, not a run of the queue', p_run USING ERRCODE = 'UV004';
+  END IF;
   DELETE FROM umavez.finished_runs f WHERE f.run_id = p_run AND f.finished_at = v_dead.finished_at;
   INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, enqueued_at, failure, traceparent)
   VALUES (p_run, v_dead.task, v_dead.tenant_id, v_dead.args, v_dead.queue, v_dead.priority, clock_timestamp(), v_dead.enqueued_at,
           v_dead.failure, v_dead.traceparent);
   p_tenant := v_dead.tenant_id;
-  IF v_dead.idempotency_key IS NOT NULL AND v_dead.outcome->>'code' IS DISTINCT FROM 'key_reused' THEN
+  IF v_dead.idempotency_key IS NOT NULL AND v_dead.attempt IS NOT NULL THEN
     {both}
     UPDATE {ledger} k
        SET status = 'failed_retryable', updated_at = clock_timestamp()

@@ -29,6 +29,17 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_cata
   SELECT pg_advisory_unlock_shared(1970102646, 1);
 $fn$;
 
+-- A worker reads args as text, a batch of runs in one statement: one run beyond what a text can hold would stop the whole queue, and
+-- a number such as 1e131071 takes ten octets as jsonb and 131,072 as text. What is small as jsonb stays below the limit in any case.
+CREATE OR REPLACE FUNCTION umavez.check_args_size(p_args jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+BEGIN
+  IF octet_length(p_args::text) > 16777216 THEN
+    RAISE EXCEPTION 'args of % octets as text: a run carries 16777216 at most', octet_length(p_args::text)
+      USING ERRCODE = 'program_limit_exceeded', HINT = 'Store them, and enqueue a reference.';
+  END IF;
+END $fn$;
+
 -- enqueue: one run, inside the caller's transaction. The same run_id with the same content is one run, however often and from
 -- wherever it is enqueued; with other content it raises UV003. A run that has ended already is not enqueued again.
 -- An unknown tenant raises 23503.
@@ -40,19 +51,33 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 #variable_conflict use_column
 DECLARE
   v_run_id uuid := coalesce(enqueue.run_id, gen_random_uuid());
+  v_run_at timestamptz := coalesce(enqueue.run_at, clock_timestamp());
+  v_queue text := enqueue.queue;
 BEGIN
-  INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
-  VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'),
-          coalesce(enqueue.queue, (SELECT t.queue FROM umavez.tasks t WHERE t.name = enqueue.task), 'default'),
-          coalesce(enqueue.priority, 2), coalesce(enqueue.run_at, clock_timestamp()), enqueue.traceparent)
-  ON CONFLICT (run_id) DO NOTHING;
-  IF enqueue.run_id IS NOT NULL THEN
+  IF pg_column_size(enqueue.args) > 1000 THEN
+    PERFORM umavez.check_args_size(enqueue.args);
+  END IF;
+  IF v_queue IS NULL THEN
+    SELECT t.queue INTO v_queue FROM umavez.tasks t WHERE t.name = enqueue.task;
+    v_queue := coalesce(v_queue, 'default');
+  END IF;
+  IF enqueue.run_id IS NULL THEN
+    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
+    VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'), v_queue, coalesce(enqueue.priority, 2),
+            v_run_at, enqueue.traceparent);
+  ELSE
+    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
+    VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'), v_queue, coalesce(enqueue.priority, 2),
+            v_run_at, enqueue.traceparent)
+    ON CONFLICT (run_id) DO NOTHING;
     IF umavez.settle_enqueued(ARRAY[v_run_id], ARRAY[enqueue.task], ARRAY[enqueue.tenant_id], ARRAY[coalesce(enqueue.args, '{}')],
                               CASE WHEN FOUND THEN ARRAY[v_run_id] ELSE '{}' END) = 0 THEN
       RETURN v_run_id;
     END IF;
   END IF;
-  IF enqueue.run_at IS NULL OR enqueue.run_at <= clock_timestamp() THEN
+  -- The probe of wake() here too, since mostly nobody sleeps and a call costs more than it.
+  IF (CASE WHEN pg_try_advisory_lock(1970102646, 1) THEN NOT pg_advisory_unlock(1970102646, 1) ELSE true END)
+     AND v_run_at <= clock_timestamp() THEN
     PERFORM umavez.wake();
   END IF;
   RETURN v_run_id;
@@ -107,6 +132,7 @@ BEGIN
     RAISE EXCEPTION 'not a run: %', left(v_bad::text, 200) USING ERRCODE = 'invalid_parameter_value',
       HINT = 'An object with task, and perhaps args, tenant_id, run_id, run_at, queue, priority, traceparent.';
   END IF;
+  PERFORM umavez.check_args_size(e->'args') FROM jsonb_array_elements(enqueue_many.runs) e WHERE pg_column_size(e) > 1000;
 
   WITH wanted AS MATERIALIZED (
     SELECT coalesce(w.run_id, gen_random_uuid()) AS run_id, w.task, w.tenant_id, coalesce(w.args, '{}') AS args, w.queue,
@@ -309,6 +335,16 @@ BEGIN
   SELECT renewed.run_id FROM renewed;
 END $fn$;
 
+-- hold_run: for a run's own transaction under REPEATABLE READ or SERIALIZABLE, right after its claim. Its end there would meet
+-- every renewal of its lease since the snapshot as a conflict (40001), each time again. So the transaction locks the row: renewals and
+-- reapers step over it, and while the transaction lives nobody else takes the run. 40001: changed since the snapshot, do it again.
+CREATE OR REPLACE FUNCTION umavez.hold_run(p_run uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off AS $fn$
+BEGIN
+  PERFORM 1 FROM umavez.runs r WHERE r.run_id = p_run FOR UPDATE;
+END $fn$;
+
 -- release_runs: gives runs back that the worker still holds (others are left alone). Reasons:
 --   busy     the key was held: this delivery is not counted. Due in p_delay, and at the latest in 100 ms, 200 ms, … 6.4 s (twice as
 --            long each time in a row), less up to a quarter so that duplicates do not come all at once
@@ -406,26 +442,28 @@ END $fn$;
 -- put_off_run: for a run that this worker cannot serve (its task is unknown here) but another may. The delivery is not counted,
 -- since nothing has begun; how often in a row it was put off for the same reason stands in failure.put_off. Due again in 1 s, 2 s,
 -- 4 s, …; p_max times, then it ends as failed_permanent. Gives the ms until it is due; NULL: it has ended.
+-- A task that some worker has registered is served, if not here: its runs wait, 32 s at most between two looks, and never end so.
 CREATE OR REPLACE FUNCTION umavez.put_off_run(p_run uuid, p_failure jsonb, p_max integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 DECLARE
-  v_times integer; v_delay_ms bigint;
+  v_times integer; v_delay_ms bigint; v_served boolean;
 BEGIN
-  SELECT 1 + CASE WHEN r.failure->>'code' = p_failure->>'code' THEN coalesce((r.failure->>'put_off')::integer, 0) ELSE 0 END
-    INTO v_times
+  SELECT 1 + CASE WHEN r.failure->>'code' = p_failure->>'code' THEN coalesce((r.failure->>'put_off')::integer, 0) ELSE 0 END,
+         EXISTS (SELECT 1 FROM umavez.tasks t WHERE t.name = r.task)
+    INTO v_times, v_served
     FROM umavez.runs r
    WHERE r.run_id = p_run
-     FOR UPDATE;
+     FOR UPDATE OF r;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'run % is gone', p_run USING ERRCODE = 'UV002';
   END IF;
   p_failure := p_failure || jsonb_build_object('put_off', v_times);
-  IF v_times >= p_max THEN
+  IF v_times >= p_max AND NOT v_served THEN
     PERFORM umavez.end_run(p_run, 'failed_permanent', p_failure, p_failure);
     RETURN NULL;
   END IF;
-  v_delay_ms := 1000 * 2 ^ least(v_times - 1, 20);
+  v_delay_ms := 1000 * 2 ^ least(v_times - 1, CASE WHEN v_served THEN 5 ELSE 20 END);
   UPDATE umavez.runs r
      SET state = 'available', lease_until = NULL, worker_id = NULL, busy = 0, failure = p_failure,
          deliveries = greatest(0, r.deliveries - 1), run_at = clock_timestamp() + v_delay_ms * interval '1 millisecond'

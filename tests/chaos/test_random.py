@@ -1,7 +1,7 @@
 """The randomised fault run: many runs, a third of them duplicates, while everything around them is killed, cut, frozen and flushed.
 
 UMAVEZ_CHAOS_SEED repeats a schedule (the seed of a run is printed), UMAVEZ_CHAOS_RUNS (20000) and UMAVEZ_CHAOS_SECONDS (150, while faults happen) make it smaller.
-The effect table has no unique constraint. What must hold at the end: one effect for each key that may succeed, none for the others, an outcome for every
+UMAVEZ_CHAOS_ISOLATION sets the database's default isolation. The effect table has no unique constraint. What must hold at the end: one effect for each key that may succeed, none for the others, an outcome for every
 run, replays equal to the first outcome, nothing of rolled-back enqueues, no lease, session or token left. The processes stand for a supervisor's children
 until the supervisor comes.
 """
@@ -23,6 +23,7 @@ from support.proxy import PgProxy, ValkeyProxy
 RUNS = int(os.environ.get("UMAVEZ_CHAOS_RUNS", "20000"))
 SECONDS = float(os.environ.get("UMAVEZ_CHAOS_SECONDS", "150"))
 SEED = int(os.environ.get("UMAVEZ_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+ISOLATION = os.environ.get("UMAVEZ_CHAOS_ISOLATION")
 WORKERS = int(os.environ.get("UMAVEZ_CHAOS_WORKERS", "4"))
 
 # kind of run -> (share, steps, may it have an effect)
@@ -227,6 +228,8 @@ def test_random_faults(own_env):
     retry = {"max_attempts": 100, "base": "50ms", "cap": "500ms"}    # no run may end for the faults' number alone
     env.tasks.add("c.tenant", owner="tenant", key=["key"], lease="3s", timeout="10s", retry=retry)
     env.tasks.add("c.platform", owner="platform", key=["key"], lease="3s", timeout="10s", retry=retry)
+    if ISOLATION:
+        env.db.q(f"ALTER DATABASE {env.db.name} SET default_transaction_isolation = '{ISOLATION}'")
     chaos = Chaos(env)
     runs = chaos.make_runs()
     for _ in range(WORKERS):

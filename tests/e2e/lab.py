@@ -270,6 +270,11 @@ class Lab:
     def ledger(self, owner):
         return self.sql(f"SELECT *, xmin::text, ctid::text FROM {owner.table} ORDER BY id")
 
+    def row(self, task, owner, *parts):
+        """The ledger's row of a declared key, or None."""
+        mine = [row for row in self.ledger(owner) if bytes(row.idempotency_key) == digest(task, *parts)]
+        return mine[0] if mine else None
+
     def foreign(self, owner, key, finger, *, attempt=1, seconds=3, status="processing", outcome=None):
         """A row that another program has committed; gives it."""
         columns = {"idempotency_key": psycopg2.Binary(key), "request_fingerprint": psycopg2.Binary(finger), "status": status,

@@ -443,3 +443,14 @@ def test_A11_leases_are_renewed(env, how):
     env.set("go")
     row = env.wait_finished(run)
     assert (row.status, row.deliveries, row.attempt, env.starts("E1"), env.effects("E1")) == ("completed", 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_A11_renewed_run_completes_under_a_snapshot(env, isolation):
+    """A renewal changes the run's row while the handler's snapshot is older: the completion must not fail for that, for ever."""
+    env.db.q(f"ALTER DATABASE {env.db.name} SET default_transaction_isolation = '{isolation}'")
+    name = env.tasks.add("a.long", key=["key"], lease="2s", timeout="20s")
+    env.worker()
+    run = env.enqueue(name, env.args("E1", [["effect"], ["sleep", 3]]))
+    row = env.wait_finished(run, 60)
+    assert (row.status, row.deliveries, row.attempt, env.starts("E1"), env.effects("E1")) == ("completed", 1, 1, 1, 1)

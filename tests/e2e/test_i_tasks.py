@@ -13,18 +13,19 @@ NEVER = "SELECT test_wait('never', 60000)"
 
 
 @OWNERS
-@pytest.mark.parametrize("how", [f'ctx.sql:one("{NEVER}")', "ctx:sleep('60s')", "repeat ctx.sql:one('SELECT pg_sleep(0.02)') until false",
-                                 "pcall(ctx.sleep, ctx, '60s') repeat pcall(ctx.sql.one, ctx.sql, 'SELECT pg_sleep(0.05)') until false"],
-                         ids=["statement", "sleep", "statements", "swallows errors"])
-def test_I01_time_out_of_a_handler_that_waits(lab, owner, how):
+def test_I01_time_out_of_a_handler_that_waits(lab, owner):
+    endless = [f'ctx.sql:one("{NEVER}")', "ctx:sleep('60s')", "repeat ctx.sql:one('SELECT pg_sleep(0.02)') until false",
+               "pcall(ctx.sleep, ctx, '60s') repeat pcall(ctx.sql.one, ctx.sql, 'SELECT pg_sleep(0.05)') until false"]
     lab.latch("never", "a")
-    lab.worker()
+    lab.worker(pool_size=20)
     others = lab.enqueue_many(owner.task("run"), [{"n": n, "lua": "effect() wait('a') return {}"} for n in range(8)], owner)
-    run = lab.enqueue(owner.task("brief"), {"e1": "E1", "lua": "start() effect() " + how}, owner)
-    end = lab.done(run, 2 * (1 + 5) + 10)
-    assert (end.status, end.outcome["code"], end.attempt, end.deliveries) == ("failed_permanent", "timeout", 2, 2)
-    row, = [row for row in lab.ledger(owner) if row.status == "failed_permanent"]
-    assert row.outcome == end.outcome and lab.starts() == 2 and lab.effects("E1") == 0
+    runs = [lab.enqueue(owner.task("brief"), {"e1": lua, "lua": "start() effect() " + lua}, owner) for lua in endless]
+    for lua, run in zip(endless, runs):
+        end = lab.done(run, 2 * (1 + 5) + 10)
+        assert (end.status, end.outcome["code"], end.attempt, end.deliveries) == ("failed_permanent", "timeout", 2, 2), lua
+        row = lab.row(owner.task("brief"), owner, lua)
+        assert (row.status, row.outcome, lab.effects(lua)) == ("failed_permanent", end.outcome, 0)
+    assert lab.starts() == 2 * len(endless)
     lab.open("a")
     assert {(lab.done(other).status, lab.finished(other).deliveries) for other in others} == {("completed", 1)}
     assert lab.effects() == 8
@@ -250,37 +251,41 @@ def test_I05_own_coroutines(lab, owner):
 
 
 @OWNERS
-@pytest.mark.parametrize("lua", ["table.sort({ 3, 1, 2 }, function(a, b) ctx.sql:one('SELECT 1') return a < b end)",
-                                 "string.gsub('abc', '.', function() ctx.sql:one('SELECT 1') end)",
-                                 "setmetatable({}, { __tostring = function() ctx.sql:one('SELECT 1') return '' end }) tostring(it)",
-                                 "require('ffi')"])
-def test_I05_where_no_yield_can_pass(lab, owner, lua):
+def test_I05_where_no_yield_can_pass(lab, owner):
     # Waiting inside a C function that calls Lua is explained, or works: never a hang, never a broken worker.
     worker = lab.worker()
-    end = lab.done(lab.enqueue(owner.task("once"), {"e1": "E1", "lua": f"start() effect() {lua} return {{}}"}, owner), 40)
-    assert end.status in ("completed", "failed_permanent") and worker.running()
-    if end.status == "failed_permanent":
-        assert end.outcome["code"] == "error" and lab.effects() == 0
+    for lua in ("table.sort({ 3, 1, 2 }, function(a, b) ctx.sql:one('SELECT 1') return a < b end)", "string.gsub('abc', '.', function() ctx.sql:one('SELECT 1') end)",
+                "local it = setmetatable({}, { __tostring = function() ctx.sql:one('SELECT 1') return '' end }) tostring(it)"):
+        end = lab.done(lab.enqueue(owner.task("once"), {"e1": lua, "lua": f"effect() {lua} return {{}}"}, owner), 40)
+        assert end.status in ("completed", "failed_permanent") and worker.running(), lua
+        assert lab.effects(lua) == (end.status == "completed")
+        if end.status == "failed_permanent":
+            assert end.outcome["code"] == "error" and len(end.outcome["message"]) > 20, (lua, end.outcome)
+
+
+FAIL = "{ code = 'declined', message = 'no' }"
+DECLARED = ["return ctx:fail " + FAIL, f"pcall(ctx.fail, ctx, {FAIL}) return {{}}", f"pcall(ctx.fail, ctx, {FAIL}) return {{ code = 'fine' }}",
+            f"ctx:fail {FAIL} effect('after') return {{}}", f"pcall(ctx.fail, ctx, {FAIL}) pcall(effect, 'after') return {{}}", f"pcall(ctx.fail, ctx, {FAIL}) error('other')",
+            f"pcall(ctx.fail, ctx, {FAIL}) pcall(ctx.retry, ctx, {{}}) return {{}}", f"pcall(ctx.fail, ctx, {FAIL}) pcall(ctx.fail, ctx, {{ code = 'second' }}) return {{}}",
+            f"coroutine.wrap(function() ctx:fail {FAIL} end)() return {{}}"]
+
+
+def declared(lab, owner, cases):
+    runs = {lua: lab.enqueue(owner.task("key"), {"e1": lua, "lua": "start() effect() " + lua}, owner) for lua in cases}
+    for lua, run in runs.items():
+        end = lab.done(run)
+        assert (end.status, end.outcome["code"], end.outcome["message"]) == ("failed_permanent", "declined", "no"), lua
+        row = lab.row(owner.task("key"), owner, lua)
+        assert (row.status, row.outcome, row.attempt) == ("failed_permanent", end.outcome, 1), lua
+    assert (lab.effects(), lab.starts()) == (0, len(runs))
 
 
 @OWNERS
 @GATES
-@pytest.mark.parametrize("lua", ["pcall(ctx.fail, ctx, { code = 'declined', message = 'no' }) return {}",
-                                 "pcall(ctx.fail, ctx, { code = 'declined', message = 'no' }) return { code = 'fine' }",
-                                 "ctx:fail { code = 'declined', message = 'no' } effect('after') return {}",
-                                 "pcall(ctx.fail, ctx, { code = 'declined', message = 'no' }) pcall(effect, 'after') return {}",
-                                 "pcall(ctx.fail, ctx, { code = 'declined', message = 'no' }) error('other')",
-                                 "pcall(ctx.fail, ctx, { code = 'declined', message = 'no' }) pcall(ctx.retry, ctx, {}) return {}",
-                                 "pcall(ctx.fail, ctx, { code = 'declined', message = 'no' }) pcall(ctx.fail, ctx, { code = 'second' }) return {}",
-                                 "coroutine.wrap(function() ctx:fail { code = 'declined', message = 'no' } end)() return {}",
-                                 "return ctx:fail { code = 'declined', message = 'no' }"])
-def test_I06_a_declared_failure_stands(lab, owner, gate, lua):
+def test_I06_a_declared_failure_stands(lab, owner, gate):
     lab.gate(gate)
     lab.worker()
-    end = lab.done(lab.enqueue(owner.task("key"), {"e1": "E1", "lua": "start() effect() " + lua}, owner))
-    assert (end.status, end.outcome["code"], end.outcome["message"], lab.effects(), lab.starts()) == ("failed_permanent", "declined", "no", 0, 1)
-    row, = lab.ledger(owner)
-    assert (row.status, row.outcome, row.attempt) == ("failed_permanent", end.outcome, 1)
+    declared(lab, owner, DECLARED)
 
 
 @OWNERS
@@ -299,32 +304,38 @@ def test_I07_parameters_are_bound_exactly(lab, owner):
     assert tuple(row) == ("'); DROP TABLE t; --", None, 7, "100000000000000", "0.30000000000000004", True, None, True, "$1 %s \\ \" '", "é😀\n")
 
 
-@OWNERS
-@pytest.mark.parametrize("value,column,text", [
+PARAMETERS = [
     ("1e15", "bigint", "1000000000000000"), ("2^53", "bigint", "9007199254740992"), ("-2^53", "bigint", "-9007199254740992"), ("0", "bigint", "0"),
     ("-0.0", "float8", "-0"), ("1e-7", "float8", "1e-07"), ("5e-324", "float8", "5e-324"), ("1/3", "float8", "0.3333333333333333"), ("1e300", "float8", "1e+300"),
     ("9007199254740993LL", "bigint", "9007199254740993"), ("-9223372036854775808LL", "bigint", "-9223372036854775808"), ("false", "boolean", "false"), ("1.5", "numeric", "1.5"),
-    ("100000000000000", "text", "100000000000000"), ("32767", "smallint", "32767"), ("''", "text", ""), ("'NULL'", "text", "NULL")])
-def test_I07_one_parameter(lab, owner, value, column, text):
-    lab.sql(f"CREATE TABLE t (v {column})")
-    lab.worker()
-    end = lab.done(lab.enqueue(owner.task("once"), {"e1": "E1", "lua": f"effect() ctx.sql:exec('INSERT INTO t VALUES ($1)', {value}) return {{}}"}, owner))
-    assert end.status == "completed", end.outcome
-    assert lab.value("SELECT v::text FROM t") == text
+    ("100000000000000", "text", "100000000000000"), ("32767", "smallint", "32767"), ("''", "text", ""), ("'NULL'", "text", "NULL")]
 
 
 @OWNERS
-@pytest.mark.parametrize("call,names", [("ctx.sql:exec('INSERT INTO t VALUES ($1)', 'a\\0b')", "1"), ("ctx.sql:exec('INSERT INTO t SELECT $1 WHERE $2 > 0', 'ok', 'a\\0b')", "2"),
-                                        ("ctx.sql:query('INSERT INTO t VALUES ($1) RETURNING v', '\\0')", "1"), ("ctx.sql:one('INSERT INTO t VALUES ($1) RETURNING v', 'b\\0')", "1")])
-def test_I08_nul_in_a_parameter(lab, owner, call, names):
+def test_I07_one_parameter(lab, owner):
+    lab.sql("".join(f"CREATE TABLE t_{n} (v {column});" for n, (_, column, _) in enumerate(PARAMETERS)))
+    lab.worker()
+    runs = [lab.enqueue(owner.task("once"), {"e1": str(n), "lua": f"effect() ctx.sql:exec('INSERT INTO t_{n} VALUES ($1)', {value}) return {{}}"}, owner)
+            for n, (value, _, _) in enumerate(PARAMETERS)]
+    for n, (run, (value, column, text)) in enumerate(zip(runs, PARAMETERS)):
+        end = lab.done(run)
+        assert end.status == "completed", (value, column, end.outcome)
+        assert lab.value(f"SELECT v::text FROM t_{n}") == text, (value, column)
+
+
+@OWNERS
+def test_I08_nul_in_a_parameter(lab, owner):
     lab.sql("CREATE TABLE t (v text)")
     lab.worker()
-    end = lab.done(lab.enqueue(owner.task("once"), {"e1": "E1", "lua": f"start() effect() {call} return {{}}"}, owner))
-    assert (end.status, end.outcome["code"], lab.effects(), lab.value("SELECT count(*) FROM t")) == ("failed_permanent", "error", 0, 0)
-    assert names in end.outcome["message"] and "nul" in end.outcome["message"].lower().replace("\\0", "nul"), end.outcome
-    caught = lab.done(lab.enqueue(owner.task("once"), {"e1": "E2", "lua": f"effect() pcall(function() {call} end) return {{}}"}, owner))
-    # Nothing was sent, so nothing is broken: the handler may go on.
-    assert (caught.status, lab.effects(), lab.value("SELECT count(*) FROM t")) == ("completed", 1, 0)
+    for call, number in (("ctx.sql:exec('INSERT INTO t VALUES ($1)', 'a\\0b')", "$1"), ("ctx.sql:exec('INSERT INTO t SELECT $1 WHERE $2 > 0', 'ok', 'a\\0b')", "$2"),
+                         ("ctx.sql:query('INSERT INTO t VALUES ($1) RETURNING v', '\\0')", "$1"), ("ctx.sql:one('INSERT INTO t VALUES ($1) RETURNING v', 'b\\0')", "$1")):
+        end = lab.done(lab.enqueue(owner.task("once"), {"e1": call, "lua": f"start() effect() {call} return {{}}"}, owner))
+        assert (end.status, end.outcome["code"], lab.effects(call)) == ("failed_permanent", "error", 0), call
+        assert number in end.outcome["message"] and "NUL" in end.outcome["message"], end.outcome
+        # Nothing was sent, so nothing is broken: a handler that catches it may go on.
+        caught = lab.done(lab.enqueue(owner.task("once"), {"e1": "caught " + call, "lua": f"effect() pcall(function() {call} end) return {{}}"}, owner))
+        assert (caught.status, lab.effects("caught " + call)) == ("completed", 1), call
+    assert lab.value("SELECT count(*) FROM t") == 0
 
 
 @OWNERS
@@ -362,25 +373,30 @@ SAVEPOINTS = {
 
 
 @OWNERS
-@pytest.mark.parametrize("what", SAVEPOINTS)
-def test_I09_savepoint(lab, owner, what):
-    lua, outcome, numbers = SAVEPOINTS[what]
-    lab.sql(UNIQUE)
+def test_I09_savepoint(lab, owner):
     lab.worker()
-    end = lab.done(lab.enqueue(owner.task("once"), {"e1": "E1", "lua": f"start() {lua.replace('return {', 'effect() return {', 1) if what != 'its result' else 'effect() ' + lua}"}, owner))
-    assert (end.status, end.outcome) == ("completed", outcome)
-    assert [row.n for row in lab.sql("SELECT n FROM u WHERE tag <> 'old' ORDER BY n")] == numbers
-    assert (lab.effects(), lab.starts(), lab.ledger(owner)[0].attempt) == (1, 1, 1)
+    for n, (what, (lua, outcome, numbers)) in enumerate(SAVEPOINTS.items()):
+        lab.sql("DROP TABLE IF EXISTS u;" + UNIQUE)
+        end = lab.done(lab.enqueue(owner.task("once"), {"e1": what, "lua": "start() effect() " + lua}, owner))
+        assert (end.status, end.outcome) == ("completed", outcome), what
+        assert [row.n for row in lab.sql("SELECT n FROM u WHERE tag <> 'old' ORDER BY n")] == numbers, what
+        assert (lab.effects(what), lab.starts(), lab.row(owner.task("once"), owner, what).attempt) == (1, n + 1, 1)
 
 
 @OWNERS
-@pytest.mark.parametrize("lua", ["ctx.sql:savepoint(function() effect() ctx:fail { code = 'declined', message = 'no' } end) return {}",
-                                 "pcall(ctx.sql.savepoint, ctx.sql, function() ctx:fail { code = 'declined', message = 'no' } end) return {}",
-                                 "ctx.sql:savepoint(function() ctx.sql:savepoint(function() return ctx:fail { code = 'declined', message = 'no' } end) end) return {}"])
-def test_I09_declared_failure_inside_a_savepoint(lab, owner, lua):
+def test_I09_effects_after_a_savepoint(lab, owner):
+    lab.sql(UNIQUE)
     lab.worker()
-    end = lab.done(lab.enqueue(owner.task("key"), {"e1": "E1", "lua": "start() effect() " + lua}, owner))
-    assert (end.status, end.outcome["code"], lab.effects(), lab.starts()) == ("failed_permanent", "declined", 0, 1)
+    lua = """pcall(ctx.sql.savepoint, ctx.sql, function() ctx.sql:exec("INSERT INTO u VALUES (1, 'in')") end) effect() return {}"""
+    end = lab.done(lab.enqueue(owner.task("once"), {"e1": "E1", "lua": lua}, owner))
+    assert (end.status, lab.effects()) == ("completed", 1)
+
+
+@OWNERS
+def test_I09_declared_failure_inside_a_savepoint(lab, owner):
+    lab.worker()
+    declared(lab, owner, [f"ctx.sql:savepoint(function() effect() ctx:fail {FAIL} end) return {{}}", f"pcall(ctx.sql.savepoint, ctx.sql, function() ctx:fail {FAIL} end) return {{}}",
+                          f"ctx.sql:savepoint(function() ctx.sql:savepoint(function() return ctx:fail {FAIL} end) end) return {{}}"])
 
 
 POLICY = """CREATE TABLE notes (tenant_id bigint, text text);
@@ -389,9 +405,8 @@ CREATE POLICY own ON notes USING (tenant_id = nullif(current_setting('umavez.ten
 INSERT INTO notes VALUES (7, 'of 7'), (8, 'of 8'), (NULL, 'of nobody')"""
 
 
-@GATES
-@pytest.mark.parametrize("broken", [None, 7, 8, "platform"])
-def test_I10_tenant_of_a_shared_connection(lab, gate, broken):
+@pytest.mark.parametrize("broken,gate", [(None, "absent"), (7, "valkey"), (8, "valkey"), ("platform", "absent")])
+def test_I10_tenant_of_a_shared_connection(lab, broken, gate):
     lab.sql(POLICY)
     lab.gate(gate)
     lab.worker(pool_size=1)

@@ -32,3 +32,20 @@ def test_a_backlog_of_a_limited_task_does_not_hold_up_other_tasks(lab):
     assert time.monotonic() - begun < 5 + SLACK
     lab.settle(worker)
     lab.sql("DELETE FROM umavez.runs WHERE task = 'e2.t_one'")
+
+
+@OWNERS
+def test_a_retry_after_the_end_of_time_is_an_error(lab, owner):
+    """PostgreSQL could not add it to the time; the run could not be given back, and no other run of the worker with it."""
+    lab.worker()
+    run = lab.enqueue(owner.task("twice"), {"e1": "E1", "lua": "start() return ctx:retry { after = 1e15 }"}, owner)
+    end = lab.done(run)
+    assert (end.status, end.outcome["code"], end.deliveries) == ("failed_permanent", "error", 2)
+
+
+@OWNERS
+def test_args_deeper_than_the_reader_goes_end_with_a_code_of_the_interface(lab, owner):
+    lab.worker()
+    run = lab.enqueue_text(owner.task("run"), '{"lua": "return {}", "deep": %s1%s}' % ("[" * 200, "]" * 200), owner)
+    end = lab.done(run)
+    assert (end.status, end.outcome["code"], lab.starts()) == ("failed_permanent", "key_error", 0)

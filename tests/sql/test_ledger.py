@@ -571,3 +571,22 @@ def test_settlement_is_hot(sql, connect, owner, table):
         time.sleep(0.1)
         sql.q("SELECT pg_stat_clear_snapshot()")
     assert seen.all == 1000 and seen.hot >= 990, seen
+
+
+def test_a_failure_of_the_applications_own_named_key_reused_can_be_retried(sql, owner, table):
+    """The code alone was taken for a conflict: the row stayed failed_permanent, and each retry was answered with the old failure."""
+    run, _ = running(sql, owner)
+    claim = sql.claim_key(owner)
+    sql.fail_run(run, owner, K, claim.id, 1, True, '{"code": "key_reused"}', None, HOUR, 0, True)
+    sql.retry_run(run)
+    assert row(sql, table).status == "failed_retryable"
+
+
+def test_a_failed_request_is_not_put_into_the_queue(sql, owner, table):
+    """No worker serves the queue 'http': it would have stood there for ever."""
+    request, claim = str(uuid.uuid4()), sql.claim_key(owner)
+    sql.fail_request(request, "t.a", owner, K, claim.id, 1, True, '{"code": "e"}', None, '{"x": 1}', HOUR, 500, None)
+    with pytest.raises(psycopg2.Error) as caught:
+        sql.retry_run(request)
+    assert caught.value.pgcode == "UV004"
+    assert sql.val("SELECT count(*) FROM umavez.runs") == 0 and row(sql, table).status == "failed_permanent"

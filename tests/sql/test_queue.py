@@ -448,6 +448,17 @@ def test_E07_many_sessions_never_wait_for_the_notify_lock(connect, background, s
     assert waits == [] and sum(n for n in done if n) == sql.val("SELECT count(*) FROM umavez.runs") > 100
 
 
+def test_putting_off_a_task_that_somebody_serves_does_not_end_it(sql):
+    """Two services on one queue: the worker that does not know the task ended its runs, though another worker served it."""
+    sql.q("SELECT umavez.register_tasks('[{\"task\": \"t.theirs\", \"owner\": \"platform\", \"queue\": \"default\"}]')")
+    worker, run = uid(), sql.enqueue("t.theirs")
+    for times in range(1, 13):
+        sql.q("UPDATE umavez.runs SET run_at = clock_timestamp()")
+        assert [r.deliveries for r in sql.take(worker=worker)] == [1]
+        assert sql.put_off_run(run, '{"code": "unknown_task"}', 4) == 1000 * 2 ** min(times - 1, 5)
+    assert [r.state for r in sql.q("SELECT state FROM umavez.runs")] == ["available"]
+
+
 def test_putting_off_is_not_counted(sql):
     """A run whose task one worker does not know used up its attempts there: with max_attempts = 1 it died without a start."""
     worker, run = uid(), sql.enqueue("t.new")
@@ -465,3 +476,16 @@ def test_putting_off_is_not_counted(sql):
     with pytest.raises(psycopg2.Error) as caught:
         sql.put_off_run(run, '{"code": "unknown_task"}', 4)
     assert caught.value.pgcode == "UV002"
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("args", ['[%s]' % ",".join(["1e131071"] * 150), '"%s"' % ("x" * 17_000_000)], ids=["numbers", "text"])
+def test_args_that_no_batch_can_carry_are_refused(sql, args, many):
+    """Ten thousand numbers of ten octets each were a text above 1 GB: every take of the queue failed from then on."""
+    text = '{"a": %s}' % args
+    with pytest.raises(psycopg2.errors.ProgramLimitExceeded):
+        if many:
+            sql.q("SELECT umavez.enqueue_many(jsonb_build_array(jsonb_build_object('task', 't.a', 'args', %s::jsonb)))", text)
+        else:
+            sql.enqueue("t.a", text)
+    assert sql.take() == []
