@@ -372,6 +372,19 @@ static bool is_traceparent(const char *s) {
   return true;
 }
 
+/* The task has as many runs in this worker as its manifest allows: waits for one to end, as a duplicate does. */
+static void wait_for_slot(struct exchange *x) {
+  int64_t left = x->wait_until_ms - loop_now_ms(x->door->loop);
+
+  if (left <= 0) {
+    door_refuse(x, PROBLEM_OVERLOADED, "as many requests of this kind are at work as may be", 1);
+    door_maybe_end(x);
+    return;
+  }
+  list_push_back(&x->door->waiting[x->key[0]], &x->wait_node);
+  door_later(x, left < WAIT_FIRST_MS ? left : WAIT_FIRST_MS, look_again);
+}
+
 /* One try: the run's id stays, so that a repeated look at our own gate entry is not taken for somebody else's. */
 static void start(struct exchange *x) {
   struct run *r;
@@ -379,6 +392,10 @@ static void start(struct exchange *x) {
   if (sched_draining(x->door->sched)) {
     door_refuse(x, PROBLEM_DRAINING, NULL, 1);
     door_maybe_end(x);
+    return;
+  }
+  if (x->task->concurrency > 0 && x->task->running >= x->task->concurrency) {
+    wait_for_slot(x);
     return;
   }
   r = run_new(x->run_id, x->task->name, buf_cstr(&x->args), x->args.len);
