@@ -413,6 +413,26 @@ def test_drain_timeout_gives_the_key_back(env):
     assert door.ledger("d.t_do", "k1").attempt == 1
 
 
+@GATES
+def test_concurrency_of_a_task(env, gate):
+    """The manifest's `concurrency` holds at the door: the others wait for their turn, at most `wait`."""
+    env.tasks.add("d.two", concurrency=2, lease="20s", http={"path": "/two", "wait": "30s"})
+    env.tasks.add("d.one", concurrency=1, lease="20s", http={"path": "/one", "wait": "300ms"})
+    door = make_door(env, "t", gate)
+    env.signal("at", "go")
+    requests = [door.later("/two", env.args(f"E{n}", [["effect"], ["reach", "at"], ["wait", "go"]]), key=f"k{n}") for n in range(6)]
+    env.wait_reached("at", 2)
+    one = door.later("/one", env.args("F1", [["effect"], ["reach", "at"], ["wait", "go"]]), key="f1")
+    env.wait_reached("at", 3)
+    refused = door.post("/one", env.args("F2"), key="f2")
+    assert (refused.status, refused.problem) == (503, "overloaded") and int(refused.get("Retry-After")) >= 1
+    assert door.post("/t/do", env.args("E9"), key="k9").status == 200              # other tasks go on
+    assert (env.reached("at"), sum(f.done() for f in requests)) == (3, 0)
+    env.set("go")
+    assert [f.result().status for f in requests + [one]] == [200] * 7
+    assert env.effects() == 8 and door.post("/one", env.args("F2"), key="f2").status == 200
+
+
 def test_connections_are_limited(env):
     door = make_door(env, http_max_connections=20)
     held = [door.connect() for _ in range(40)]

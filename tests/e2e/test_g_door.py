@@ -428,6 +428,45 @@ def test_G07_postgresql_dies_under_a_request(own_env):
     assert env.effects("E1") == 1
 
 
+@pytest.mark.parametrize("then", ["thaw", "terminate"])
+def test_G07_postgresql_hangs(own_env, then):
+    """All its processes stopped (the door's half of F07): 503 within 15 s, for requests at every stage; then all is well, or SIGTERM ends the worker."""
+    env = own_env
+    env.audit.allow("gate_tokens", "exit_status", "worker_death") if then == "terminate" else None
+    door = make_door(env, drain_timeout="1s")
+    env.signal("at", "go")
+    assert door.post("/t/do", env.args("warm"), key="warm").status == 200
+    body = env.args("E1", [["effect"], ["reach", "at"], ["wait", "go"]])
+    working = door.later("/t/do", body, key="k1")
+    env.wait_reached("at")
+    waiting = door.later("/t/do", body, key="k1")
+    unknown = make_token(env)
+    env.pg.freeze()
+    try:
+        asking = [door.later("/t/do", body, key=f"x{n}", token=t) for n, t in enumerate((door.token, unknown))]
+        if then == "terminate":
+            door.worker.process.terminate()
+            assert door.worker.process.wait(40) is not None
+        for future in asking:
+            assert future.result(15 + 2 * SLACK).status in (503, 409)
+    finally:
+        env.pg.thaw()
+        env.set("go")
+    if then == "thaw":
+        from support.http import wait_ready
+        wait_ready(door.port, door.worker)
+        assert {f.result(60).status for f in (working, waiting)} <= {200, 409, 500, 503}
+        assert door.post("/t/do", body, key="k1").status == 200
+        assert (env.effects("E1"), env.effects("warm")) == (1, 1)
+    else:
+        for future in (working, waiting):
+            try:
+                assert future.result(10).status in (200, 503, 409, 500)
+            except (Closed, OSError):
+                pass
+        assert "Sanitizer" not in door.worker.text() and "umavez: bug" not in door.worker.text(), door.worker.tail(60)
+
+
 # --- G08 --------------------------------------------------------------------------------------------------------------------------
 
 @OWNERS
