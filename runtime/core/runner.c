@@ -324,6 +324,20 @@ static void start_handler(struct run *r) {
   runner_ops(r)->effect(r);
 }
 
+static void on_connection_gone(void *arg) {
+  struct run *r = arg;
+
+  r->deadline_ms = 0;
+  runner_ops(r)->drop(r);
+  runner_set_failure(r, "sql", "the connection was lost while the handler waited for something else", "08006");
+  runner_lost(r);
+}
+
+void runner_look(struct runner *rn, struct run *r) {
+  if (r->state == RUN_HANDLER && r->pending == 0 && pgconn_state(r->conn) == PGCONN_CLOSED)
+    run_timer_start(r, rn->loop, 0, on_connection_gone);
+}
+
 void runner_handler_done(struct run *r, struct verdict *v) {
   run_timer_stop(r);
   r->deadline_ms = 0;

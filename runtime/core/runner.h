@@ -39,6 +39,10 @@ void runner_set_handler(struct runner *rn, const struct handler_ops *ops);
 /* Takes a RUN_TAKEN run to its end. The run stays owned by the caller, who frees it after hooks.ended. */
 void runner_start(struct runner *rn, struct run *r);
 
+/* To be called now and then: a handler that waits (sleeps) while its connection is lost is stopped, at the next safe
+ * point, rather than at its next statement. */
+void runner_look(struct runner *rn, struct run *r);
+
 /* Drain, first step: a run that has not started its handler is given back. */
 void runner_give_back(struct runner *rn, struct run *r);
 /* Drain, last step: a run in its handler is rolled back and given back, uncharged; one that is being settled goes on.

@@ -27,7 +27,8 @@ static void find_text(const struct run *r, const char *path, struct buf *out) {
     bug("a JSON string that was just found cannot be decoded");
 }
 
-/* Code and message only: whatever else the detail holds is the application's, and may be secret. */
+/* Code and message only: whatever else the detail holds is the application's, and may be secret. PostgreSQL's messages
+ * quote values, so of those only the sqlstate is told; `umavez show` has the rest. */
 static void log_failure(const struct run *r, const char *what) {
   struct buf code, message, sqlstate;
 
@@ -37,7 +38,8 @@ static void log_failure(const struct run *r, const char *what) {
   log_kv(LOG_WARN_, what, "run_id", r->run_id, "task", r->task_name, "tenant",
          r->has_tenant ? log_i64(r->tenant_id) : NULL, "attempt", log_i64(r->attempt), "deliveries",
          log_i64(r->deliveries), "code", buf_cstr(&code), "sqlstate", sqlstate.len ? buf_cstr(&sqlstate) : NULL,
-         "message", buf_cstr(&message), "next_ms", r->permanent ? NULL : log_i64(r->delay_ms), NULL);
+         "message", sqlstate.len ? NULL : buf_cstr(&message), "next_ms", r->permanent ? NULL : log_i64(r->delay_ms),
+         NULL);
   buf_fini(&code);
   buf_fini(&message);
   buf_fini(&sqlstate);

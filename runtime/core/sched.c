@@ -251,6 +251,7 @@ static void on_renew(void *arg) {
       if (r->task && r->token[0]) gate_renew(s->gate, r);
       if (r->state == RUN_HANDLER && r->pending == 0 && pgconn_state(r->conn) == PGCONN_READY)
         ledger_keep_alive(r->conn);
+      runner_look(s->runner, r);
     }
   }
   if (n > 0) source_renew(s->source, runs, n);

@@ -3,6 +3,7 @@
 
 local cli = require("umavez.cli")
 local database = require("umavez.cli.database")
+local pg = require("umavez.pg")
 local settings = require("umavez.cli.settings")
 local tasks = require("umavez.cli.tasks")
 
@@ -16,10 +17,27 @@ M.examples = {
 }
 M.settings = "all"
 
+<<<<<<< HEAD
 function M.configure(parser)
   parser:option("--http", "Serve the HTTP door there; short for --http-listen."):argname("ADDRESS:PORT")
     :target("setting_http_listen")
   parser:flag("--no-queue", "Serve only the HTTP door; short for --queue false.")
+=======
+-- Waiting cannot heal these; anything else can be a server that is still starting.
+local HOPELESS = { bad_url = true, auth_failed = true, no_database = true }
+
+-- A server that is away at the start is as good as one that goes away later: the worker waits for it.
+local function check_database(conf)
+  local ok, db = pcall(pg.connect, conf.database_url, { timeout_ms = conf.connect_timeout })
+  if ok then
+    database.check_migrated(db)
+    db:close()
+  elseif type(db) ~= "table" or HOPELESS[db.code] then
+    database.open(conf)
+  else
+    cli.note("PostgreSQL is away (%s); the worker waits for it", tostring(db.message or db.code))
+  end
+>>>>>>> main
 end
 
 function M.run(args)
@@ -35,7 +53,7 @@ function M.run(args)
     cli.fail("config", "%d faults in the manifests under %s; nothing was started (`umavez check` shows them too)",
       #faults, conf.tasks_dir)
   end
-  database.open_migrated(conf):close()
+  check_database(conf)
   local code, why = require("umavez.worker").run(conf, found)
   if why then
     io.stderr:write("umavez worker: ", tostring(why), "\n")
