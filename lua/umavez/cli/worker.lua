@@ -17,12 +17,12 @@ M.examples = {
 }
 M.settings = "all"
 
-<<<<<<< HEAD
 function M.configure(parser)
   parser:option("--http", "Serve the HTTP door there; short for --http-listen."):argname("ADDRESS:PORT")
     :target("setting_http_listen")
   parser:flag("--no-queue", "Serve only the HTTP door; short for --queue false.")
-=======
+end
+
 -- Waiting cannot heal these; anything else can be a server that is still starting.
 local HOPELESS = { bad_url = true, auth_failed = true, no_database = true }
 
@@ -37,7 +37,6 @@ local function check_database(conf)
   else
     cli.note("PostgreSQL is away (%s); the worker waits for it", tostring(db.message or db.code))
   end
->>>>>>> main
 end
 
 function M.run(args)
