@@ -13,7 +13,7 @@ from lab import OWNERS, clean_environment
 from support import procs
 from support.servers import umavez_bin
 
-COMMANDS = ["worker", "dev", "migrate", "enqueue", "runs", "show", "retry", "check", "exec", "version", "help"]
+COMMANDS = ["worker", "dev", "migrate", "enqueue", "runs", "show", "retry", "token", "openapi", "check", "exec", "demo", "version", "help"]
 
 
 def umavez(*argv, input=None, cwd=None, **env):

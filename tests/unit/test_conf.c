@@ -76,7 +76,7 @@ static void every_type_is_set(void **state) {
 static void an_unknown_name_gets_the_nearest(void **state) {
   static const char *const rows[][2] = {
       {"pol_size", "pool_size"},       {"poolsize", "pool_size"},       {"pool_sizes", "pool_size"}, {"POOL_SIZE", "pool_size"},
-      {"databse_url", "database_url"}, {"drain-timeuot", "drain_timeout"}, {"log_levle", "log_level"},  {"queue", "queues"},
+      {"databse_url", "database_url"}, {"drain-timeuot", "drain_timeout"}, {"log_levle", "log_level"},  {"quues", "queues"},
       {"leas", "lease"},               {"valkey", "valkey_url"},
   };
   for (size_t i = 0; i < COUNT(rows); i++) {
