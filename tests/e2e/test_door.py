@@ -17,6 +17,7 @@ import pytest
 
 from support.http import Closed, Connection, Door, chunked, make_token, new_key, request_octets, start_door, timed, wait_ready
 from support.procs import ROOT, wait_until
+from support.proxy import PgProxy
 from support.servers import clean_environment, umavez_bin
 from test_g_door import GATES, OWNERS, SECRET, SLACK, add_tasks, door_connections, make_door
 
@@ -731,3 +732,62 @@ def test_tls(env):
     with door.connect() as c, pytest.raises((ssl.SSLError, OSError)):
         old.wrap_socket(c.socket)
     assert key.read_text().splitlines()[1] not in worker.text()
+
+
+# --- everything at once -----------------------------------------------------------------------------------------------------------
+
+def test_random_clients_and_faults(env, long):
+    """Clients that repeat, race, vanish, dawdle and babble, while Valkey is flushed and PostgreSQL's connections are cut: one effect and one answer a key."""
+    seed = int(os.environ.get("UMAVEZ_TEST_SEED", time.time()))
+    seconds = 60 if long else 8
+    proxy = env.closing(PgProxy(env.pg))
+    add_tasks(env)
+    env.audit.allow("gate_tokens")
+    doors = [Door(env, database_url=proxy.url(env.db)) for _ in range(2)]
+    keys, answers, faults = 60, collections.defaultdict(set), []
+    bodies = [json.dumps(env.args(f"r{n}", [["effect"], ["sleep", 0.01 * (n % 4)], ["return", {"status": 201, "n": n}]], starts=None)).encode() for n in range(keys)]
+    stop = time.monotonic() + seconds
+
+    def client(number):
+        chance = random.Random(seed * 1000 + number)
+        connection = None
+        while time.monotonic() < stop:
+            door, n, what = chance.choice(doors), chance.randrange(keys), chance.randrange(10)
+            data = door.octets("POST", "/t/do", bodies[n], key=f"r{n}")
+            try:
+                if connection is None or what > 5:
+                    if connection:
+                        connection.close()
+                    connection = door.connect(60)
+                if what < 6:
+                    connection.send(data)
+                    answer = connection.read()
+                    if answer.status == 201:
+                        answers[n].add(answer.body)
+                    elif answer.status not in (409, 500, 503):
+                        faults.append((n, answer))
+                    continue
+                connection.send(data[:chance.randrange(len(data) + 1)] if what < 9 else os.urandom(chance.randrange(300)))
+                time.sleep(chance.random() * 0.02)
+                chance.choice([connection.close, connection.reset])()
+            except (Closed, OSError):
+                pass
+            connection = None
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    chance = random.Random(seed)
+    while time.monotonic() < stop:
+        time.sleep(0.3)
+        chance.choice([env.valkey.flush, proxy.cut_all, lambda: None])()
+    for thread in threads:
+        thread.join(120)
+    assert not faults, (seed, faults[:3])
+    for n in range(keys):
+        answer = doors[n % 2].post("/t/do", bodies[n], key=f"r{n}")
+        tries = time.monotonic() + 30
+        while answer.status != 201 and time.monotonic() < tries:
+            answer = doors[n % 2].post("/t/do", bodies[n], key=f"r{n}")
+        answers[n].add(answer.body)
+        assert answer.status == 201 and answers[n] == {b'{"n":%d}' % n}, (seed, n, answers[n])
+    assert env.effects() == keys and env.db.val("SELECT count(DISTINCT key) FROM effects") == keys, seed
