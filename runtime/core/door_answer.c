@@ -80,7 +80,7 @@ static bool is(const char *key, size_t len, const char *name) {
 static int read_member(void *arg, const char *key, size_t key_len, const struct json_value *v) {
   struct reading *rd = arg;
 
-  if (is(key, key_len, "status") && v->type == JSON_NUMBER) {
+  if (is(key, key_len, "status") && (v->type == JSON_NUMBER || rd->failed)) {
     rd->answer->status = status_of(v, 0);
   } else if (is(key, key_len, "headers") && v->type == JSON_OBJECT && !rd->failed) {
     return json_each_member(v->text, v->len, add_header, rd->answer, NULL);

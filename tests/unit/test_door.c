@@ -193,6 +193,8 @@ static void test_answers(void **state) {
   expect_answer("{\"code\": \"limit_exceeded\", \"status\": 422, \"message\": \"above\"}", true, 422, problem,
                 "{\"type\":\"urn:umavez:failure:limit_exceeded\",\"title\":\"The request was refused\",\"status\":422,"
                 "\"code\":\"limit_exceeded\",\"detail\":\"above\"}");
+  expect_answer("{\"code\": \"a\", \"status\": \"x\", \"type\": 1}", true, 422, problem,
+                "{\"type\":\"urn:umavez:failure:a\",\"title\":\"The request was refused\",\"status\":422,\"code\":\"a\"}");
   expect_answer("{\"code\": \"a b\"}", true, 422, problem,
                 "{\"type\":\"urn:umavez:failure:a%20b\",\"title\":\"The request was refused\",\"status\":422,"
                 "\"code\":\"a b\"}");
