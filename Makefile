@@ -68,6 +68,10 @@ lint:  ## luacheck, layers, lengths, docs that follow their tables
 asan:  ## build with ASan and UBSan into build-asan and run the tests on it
 	$(Q)ASAN_OPTIONS=detect_leaks=1 SAN=address,undefined BUILD=build-asan tests/run build unit spec e2e
 
+.PHONY: valgrind
+valgrind: all  ## a short run under valgrind
+	$(Q)tests/valgrind
+
 .PHONY: fuzz
 fuzz:  ## the parsers against random and mutated input
 	$(Q)tests/fuzz/run

@@ -77,7 +77,17 @@ static int push_start(lua_State *L) {
   return 1;
 }
 
+/* A worker that is told to stop while it still loads must drain, not die: the signals wait until proc/worker.c listens. */
+static void hold_signals(void) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "worker") == 0) hold_signals();
   char lua_dir[PATH_MAX];
   struct err err = {0};
   signal(SIGPIPE, SIG_IGN);

@@ -369,6 +369,16 @@ static int make_door(struct worker *w, const char *openapi, struct err *e) {
   return w->door ? 0 : -1;
 }
 
+/* main.c has held them since the start of the process. */
+static void let_signals_in(void) {
+  sigset_t set;
+
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
                           const char *openapi, const struct worker_hooks *hooks, struct err *e) {
   struct worker *w = xcalloc(1, sizeof *w);
@@ -411,6 +421,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   }
   loop_signal_start(loop, &w->term, SIGTERM);
   loop_signal_start(loop, &w->interrupt, SIGINT);
+  let_signals_in();
   return w;
 }
 
