@@ -29,7 +29,7 @@
   X(STRING, tenants_table, "public.tenants", table, NULL, "the application's table of tenants, primary key id bigint") \
   X(STRING, tasks_dir, "tasks", not_empty, NULL, "folder of the manifests and handlers") \
   X(LIST, queues, "", none, NULL, "queues to work on; empty: default and all that the manifests name") \
-  X(INT, pool_size, "10", (1, 1000), NULL, \
+  X(INT, pool_size, "16", (1, 1000), NULL, \
     "PostgreSQL connections of a process, and so the runs in their transactions at one time") \
   X(INT, prefetch, "50", (1, 10000), NULL, "runs taken from the queue in one go, and held, beyond those at work") \
   X(BOOL, prepare, "true", none, NULL, "use prepared statements; false behind a pooler that cannot keep them") \

@@ -7,7 +7,11 @@ CREATE TABLE bench_effects (
   payload    jsonb NOT NULL,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-GRANT SELECT, INSERT ON bench_effects TO umavez_worker;
+DO $$ BEGIN
+  IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'umavez_worker') THEN
+    GRANT SELECT, INSERT ON bench_effects TO umavez_worker;
+  END IF;
+END $$;
 
 CREATE TABLE bench_queue (id bigint PRIMARY KEY);         -- the floor's queue
 

@@ -201,6 +201,19 @@ def test_not_migrated(cli):
     assert "umavez migrate" in cli.err
 
 
+def test_worker_waits_for_a_database_that_is_away(cli):
+    (cli.cwd / "tasks").mkdir()
+    cli.env["DATABASE_URL"] = "postgresql://who:sec%20ret@127.0.0.1:1/none"
+    child = cli.start("worker")
+    first = child.stderr.readline()
+    assert "away" in first and "127.0.0.1" in first
+    wait_until(lambda: "event=postgres_down" in child.stderr.readline(), 20, "the worker says that it is down")
+    assert child.poll() is None
+    child.send_signal(signal.SIGTERM)
+    _, rest = child.communicate(timeout=30)
+    assert child.returncode == 0 and "sec" not in first + rest
+
+
 # --- commands ------------------------------------------------------------------------------------------------------
 
 def test_help_of_every_command(ready):

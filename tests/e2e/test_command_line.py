@@ -188,7 +188,7 @@ def test_cli_worker_refuses_broken_manifests(broken, lab):
 
 # --- the database -------------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("argv", [["migrate"], ["worker"], ["enqueue", "a.b"], ["runs"], ["show", str(uuid.uuid4())], ["retry", str(uuid.uuid4())]], ids=lambda argv: argv[0])
+@pytest.mark.parametrize("argv", [["migrate"], ["enqueue", "a.b"], ["runs"], ["show", str(uuid.uuid4())], ["retry", str(uuid.uuid4())]], ids=lambda argv: argv[0])
 def test_cli_database_that_is_not_there(argv, pg):
     mistake(umavez(*argv, DATABASE_URL="postgresql://who:pw_SECRET@127.0.0.1:1/none", UMAVEZ_TASKS_DIR=str(procs.ROOT / "tasks"), UMAVEZ_VALKEY_URL=""), 4, "127.0.0.1")
     url = f"postgresql://postgres@/nowhere?host={pg.socket_dir}&port={pg.port}"

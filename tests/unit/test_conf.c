@@ -33,7 +33,7 @@ static void defaults(void **state) {
   assert_string_equal(c.tenants_table, "public.tenants");
   assert_string_equal(c.tasks_dir, "tasks");
   assert_int_equal(c.queues.n, 0);
-  assert_int_equal(c.pool_size, 10);
+  assert_int_equal(c.pool_size, 16);
   assert_int_equal(c.poll_interval_ms, 1000);
   assert_int_equal(c.replay_cache_ms, 3600000);
   assert_int_equal(c.gate_timeout_ms, 100);
