@@ -7,6 +7,7 @@ import time
 import pytest
 
 from lab import GATES, OWNERS, digest, fingerprint
+from support.procs import wait_until
 
 WAITS = "start() effect() reached('a') wait('a') return { attempt = ctx.attempt }"
 
@@ -190,7 +191,7 @@ def test_B06_swallowed_error(lab, owner):
         row = lab.row(owner.task("later"), owner, fault + after)
         assert (row.status, row.attempt, row.outcome["code"], row.outcome["sqlstate"]) == ("failed_retryable", 1, "sql", SWALLOWED[fault]), (fault, after)
         assert (live.state, lab.finished(run)) == ("available", None)
-        assert lab.gate_state(owner.task("later"), owner, fault + after) in (None, "F")
+        wait_until(lambda at=fault + after: lab.gate_state(owner.task("later"), owner, at) in (None, "F"), 10)     # given up behind the COMMIT
     assert (lab.effects(), lab.starts()) == (0, len(runs))
 
 
@@ -223,7 +224,8 @@ def test_B07_serialization_failure_costs_no_attempt(lab, isolation):
     runs = [lab.enqueue("e2.t_run", {"lua": lua, "n": n}, lab.tenant) for n in (1, 2)]
     ends = [lab.done(run, 30) for run in runs]
     assert [(end.status, end.deliveries, end.attempt) for end in ends] == [("completed", 1, 1)] * 2
-    assert (lab.value("SELECT n FROM counter"), lab.effects(), lab.starts()) == (2, 2, 3)
+    assert (lab.value("SELECT n FROM counter"), lab.effects()) == (2, 2)
+    assert lab.starts() >= 3        # each of the two, and the one that lost at least once again
 
 
 @pytest.mark.parametrize("owners", ["tenant", "platform", "both"])

