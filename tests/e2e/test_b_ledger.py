@@ -1,5 +1,8 @@
 """Group B of the cases: the ledger and the transactions. B02's and B03's supervisor is stopped together with its child
-once there is one; here the worker is the one process."""
+once there is one; here the worker is the one process.
+
+Rows of the cases here: B01, B02, B03, B04, B05, B06, B07, B08, B09, B10, B11.
+"""
 
 import json
 import time

@@ -1,4 +1,7 @@
-"""Group C of the cases: keys and fingerprints. C09's vectors and number lines are tests/unit's and tests/support's."""
+"""Group C of the cases: keys and fingerprints. C09's vectors and number lines are tests/unit's and tests/support's.
+
+Rows of the cases here: C01, C02, C03, C04, C05, C06, C07, C08.
+"""
 
 import json
 

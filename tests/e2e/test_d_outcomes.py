@@ -1,4 +1,7 @@
-"""Group D of the cases: outcomes and JSON."""
+"""Group D of the cases: outcomes and JSON.
+
+Rows of the cases here: D01, D02, D03, D04, D05, D06, D07, D08.
+"""
 
 import json
 

@@ -2,6 +2,8 @@
 
 E02 (ten innocent runs beside one that kills its worker) needs the supervisor, which knows what its child was executing: it comes with the
 issue Survive. E01's supervisor is played by the test here: it starts a new worker when one has died.
+
+Rows of the cases here: E01, E03, E04, E05, E06, E07, E08, E09, E10.
 """
 import json
 import subprocess

@@ -1,6 +1,8 @@
 """Group H of the cases: time and the purge.
 
 H07 and H08 are about schedules and come with them (issue Operate). H01's schedules likewise.
+
+Rows of the cases here: H01, H02, H03, H04, H05, H06.
 """
 import json
 import os

@@ -2,6 +2,8 @@
 
 I01's endless compiled loop needs the supervisor's watchdog and comes with the issue Survive; here are the time-outs of handlers that
 let the loop live.
+
+Rows of the cases here: I01, I02, I03, I04, I05, I06, I07, I08, I09, I10.
 """
 import time
 

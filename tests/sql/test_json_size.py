@@ -1,4 +1,7 @@
-"""json_jsonb_size against PostgreSQL: the same documents, measured by C and by octet_length(text::jsonb::text)."""
+"""json_jsonb_size against PostgreSQL: the same documents, measured by C and by octet_length(text::jsonb::text).
+
+Rows of the cases here: D01, D02, D07.
+"""
 import json
 import os
 import random

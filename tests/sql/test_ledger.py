@@ -1,4 +1,7 @@
-"""claim, settle, replay and their races, for tenants and the platform alike."""
+"""claim, settle, replay and their races, for tenants and the platform alike.
+
+Rows of the cases here: B04, B07, B09, B10, B11, C06, E10, F01, H02, H05.
+"""
 import random
 import threading
 import time

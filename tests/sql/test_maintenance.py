@@ -1,4 +1,7 @@
-"""The purge of keys and of finished runs, partitions, identity and the gate's secret."""
+"""The purge of keys and of finished runs, partitions, identity and the gate's secret.
+
+Rows of the cases here: H04, H06.
+"""
 import time
 import uuid
 

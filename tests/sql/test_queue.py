@@ -1,4 +1,7 @@
-"""enqueue, take, renew, give back, reap; wake-ups; the vacuum horizon."""
+"""enqueue, take, renew, give back, reap; wake-ups; the vacuum horizon.
+
+Rows of the cases here: E03, E05, E06, E07, E08, E09.
+"""
 import json
 import threading
 import time

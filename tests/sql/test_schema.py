@@ -1,4 +1,7 @@
-"""The schema: both ledgers row for row as designed, every constraint refusing, the reviewed snapshot, pinned functions."""
+"""The schema: both ledgers row for row as designed, every constraint refusing, the reviewed snapshot, pinned functions.
+
+Rows of the cases here: D01.
+"""
 import os
 import re
 from pathlib import Path
