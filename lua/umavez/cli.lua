@@ -1,6 +1,8 @@
 --- What the commands share: exit codes, errors that a user sees, tables and JSON on standard output.
 -- @module umavez.cli
 
+local distance = require("umavez.distance")
+
 local M = {}
 
 --- Exit codes, documented in docs/cli.md.
@@ -39,24 +41,6 @@ function M.contains(list, value)
     end
   end
   return false
-end
-
-local function distance(a, b)
-  local row = {}
-  for j = 0, #b do
-    row[j] = j
-  end
-  for i = 1, #a do
-    local diagonal = row[0]
-    row[0] = i
-    for j = 1, #b do
-      local above = row[j]
-      local cost = a:byte(i) == b:byte(j) and 0 or 1
-      row[j] = math.min(above + 1, row[j - 1] + 1, diagonal + cost)
-      diagonal = above
-    end
-  end
-  return row[#b]
 end
 
 --- Name the nearest of the known words.

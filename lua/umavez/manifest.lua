@@ -6,6 +6,7 @@
 
 local c = require("umavez.c.run")
 local context = require("umavez.context")
+local distance = require("umavez.distance")
 local sys = require("umavez.c.sys")
 
 local M = {}
@@ -45,24 +46,6 @@ local function shown(v)
     return "a function"
   end
   return tostring(v)
-end
-
--- Edit distance, for the nearest name.
-local function distance(a, b)
-  local row = {}
-  for j = 0, #b do
-    row[j] = j
-  end
-  for i = 1, #a do
-    local diagonal = row[0]
-    row[0] = i
-    for j = 1, #b do
-      local cost = a:byte(i) == b:byte(j) and 0 or 1
-      local best = math.min(row[j] + 1, row[j - 1] + 1, diagonal + cost)
-      diagonal, row[j] = row[j], best
-    end
-  end
-  return row[#b]
 end
 
 local function nearest(name, names)

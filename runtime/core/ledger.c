@@ -297,6 +297,16 @@ void ledger_complete(struct run *r, ledger_done *done) {
   send_commit(r->conn, call);
 }
 
+/* The last six parameters of fail_run and fail_lost_run. */
+static void add_failure(struct params *p, const struct run *r) {
+  add_bool(p, r->permanent);
+  add_text(p, r->outcome);
+  add_text(p, r->failure);
+  add_int(p, r->task->retention_ms);
+  add_int(p, r->delay_ms);
+  add_bool(p, r->task->history);
+}
+
 static void send_fail_run(struct run *r, struct ledger_call *call) {
   struct params p = {.n = 0};
 
@@ -305,12 +315,7 @@ static void send_fail_run(struct run *r, struct ledger_call *call) {
   add_digest(&p, r->key_hex);
   add_int(&p, r->ledger_id);
   add_int(&p, r->attempt);
-  add_bool(&p, r->permanent);
-  add_text(&p, r->outcome);
-  add_text(&p, r->failure);
-  add_int(&p, r->task->retention_ms);
-  add_int(&p, r->delay_ms);
-  add_bool(&p, r->task->history);
+  add_failure(&p, r);
   send(r->conn,
        "SELECT outcome, remaining_ms FROM umavez.fail_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "
        "$6::boolean, $7::jsonb, "
@@ -434,12 +439,7 @@ bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, l
   add_tenant(&p, r);
   add_digest(&p, r->key_hex);
   add_digest(&p, r->fingerprint_hex);
-  add_bool(&p, r->permanent);
-  add_text(&p, r->outcome);
-  add_text(&p, r->failure);
-  add_int(&p, r->task->retention_ms);
-  add_int(&p, r->delay_ms);
-  add_bool(&p, r->task->history);
+  add_failure(&p, r);
   return send_control(
       c, r,
       "SELECT umavez.fail_lost_run($1::uuid, $2::uuid, $3::bigint, $4::bytea, $5::bytea, $6::boolean, $7::jsonb, "
