@@ -79,9 +79,11 @@ int64_t task_backoff_ms(const struct task *t, int failures) {
 
   for (int i = 1; i < failures && wait < t->retry_cap_ms; i++)
     wait *= 2;
+  if (wait > t->retry_cap_ms) wait = t->retry_cap_ms;
   random_bytes(&random, sizeof random);
   wait = wait * (80 + random % 41) / 100;
-  return wait < t->retry_cap_ms ? wait : t->retry_cap_ms;
+  /* What jitter puts beyond the cap goes as far below it: waits at the cap must differ, too. */
+  return wait <= t->retry_cap_ms ? wait : 2 * t->retry_cap_ms - wait;
 }
 
 void task_forget_all(void) {
