@@ -70,7 +70,7 @@ def test_E04_exhausted_attempts(lab, owner, gate, tmp_path):
              error('attempt ' .. ctx.attempt .. ' fails', 0)"""
     args = {"e1": "E1", "lua": lua, "notes": str(notes)}
     lab.gate(gate)
-    lab.worker(poll_interval="5s")      # else every wait ends on the grid of the polls, jitter or not
+    lab.worker(poll_interval="1s")      # the default; at the harness' 200 ms every wait ends on the grid of the polls, jitter or not
     end = lab.done(lab.enqueue(owner.task("eight"), args, owner), 60)
     assert (end.status, end.outcome["code"], end.attempt, end.deliveries) == ("failed_permanent", "error", 8, 8)
     assert "attempt 8 fails" in end.outcome["message"] and end.args == args
