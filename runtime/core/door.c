@@ -286,12 +286,10 @@ static void on_request(void *arg, struct http_request *q) {
 
 static void on_gone(void *arg, struct http_request *q) {
   struct exchange *x = http_data(q);
-  static const struct http_answer nothing = {503, NULL, 0, "", 0};
 
   if (!x || x->q != q) return;
   x->gone = true;
-  if (!x->run) door_answer(x, &nothing); /* nothing is at work for it: no more waiting */
-  door_maybe_end(x);
+  if (x->on_due && !x->run && !x->asking) door_later(x, 0, x->on_due); /* no more waiting: it looks a last time */
 }
 
 /* ---- life ---- */

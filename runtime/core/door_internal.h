@@ -32,7 +32,7 @@ struct exchange {
   struct list wait_node;
   struct door *door;
   struct http_request *q; /* NULL: answered */
-  bool gone;              /* the client has left */
+  bool gone;              /* the client has left, or has only closed its sending side */
   struct door_lookup lookup;
   struct task *task; /* NULL: GET /runs/{run_id} */
   struct buf params; /* path parameters, members of a JSON object */
@@ -46,7 +46,8 @@ struct exchange {
   char run_id[37];
   struct run *run; /* at work for us, or NULL */
   int tries;
-  int64_t wait_until_ms; /* for somebody else's answer */
+  bool looked;           /* nothing was stored under the key: only a free slot of the task is waited for */
+  int64_t wait_until_ms; /* for somebody else's answer, or for a slot */
   struct loop_timer timer;
   struct loop_task due;
   void (*on_due)(struct exchange *x);

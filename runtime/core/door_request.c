@@ -18,6 +18,7 @@ enum {
 };
 
 static void start(struct exchange *x);
+static void wait_for_slot(struct exchange *x);
 
 /* ---- key ---- */
 
@@ -275,17 +276,14 @@ static int retry_after_s(int64_t ms) {
 
 static void look_again(struct exchange *x) {
   list_remove(&x->wait_node);
-  if (!x->q || x->gone) {
-    door_maybe_end(x);
-    return;
-  }
   start(x);
 }
 
 static void wait_for_other(struct exchange *x, int64_t holder_ms) {
   int64_t now = loop_now_ms(x->door->loop), ms = WAIT_FIRST_MS;
 
-  if (now >= x->wait_until_ms) {
+  x->looked = false;
+  if (now >= x->wait_until_ms || x->gone || !x->q) {
     door_refuse(x, PROBLEM_IN_PROGRESS, NULL, retry_after_s(holder_ms > 0 ? holder_ms : 1000));
     return;
   }
@@ -302,7 +300,9 @@ void door_request_wake(struct door *d, const uint8_t key[DIGEST_BYTES]) {
 
   for (struct list *n = head->next; n != head; n = n->next) {
     struct exchange *x = container_of(n, struct exchange, wait_node);
-    if (memcmp(x->key, key, DIGEST_BYTES) == 0) door_later(x, 0, look_again);
+    if (memcmp(x->key, key, DIGEST_BYTES) != 0) continue;
+    x->looked = false;
+    door_later(x, 0, look_again);
   }
 }
 
@@ -340,10 +340,12 @@ static void on_ended(struct run *r) {
     case END_BUSY:
       if (d->draining)
         door_refuse(x, PROBLEM_DRAINING, NULL, 1);
-      else if (x->q && !x->gone)
-        wait_for_other(x, r->answer_ms);
       else
-        door_refuse(x, PROBLEM_IN_PROGRESS, NULL, 1); /* nobody reads it */
+        wait_for_other(x, r->answer_ms);
+      break;
+    case END_UNSTARTED:
+      x->looked = true;
+      wait_for_slot(x);
       break;
     case END_RETRY:
       door_refuse(x, PROBLEM_INTERNAL, NULL, -1);
@@ -372,17 +374,22 @@ static bool is_traceparent(const char *s) {
   return true;
 }
 
+/* The slots are for handlers: a replay needs none. Whoever may be one looks once before it waits for a slot, and again when
+ * something has happened to its key. */
+static bool is_full(const struct exchange *x) {
+  return x->task->concurrency > 0 && x->task->running >= x->task->concurrency;
+}
+
 /* The task has as many runs in this worker as its manifest allows: waits for one to end, as a duplicate does. */
 static void wait_for_slot(struct exchange *x) {
   int64_t left = x->wait_until_ms - loop_now_ms(x->door->loop);
 
-  if (left <= 0) {
+  if (left <= 0 || x->gone || !x->q) {
     door_refuse(x, PROBLEM_OVERLOADED, "as many requests of this kind are at work as may be", 1);
-    door_maybe_end(x);
     return;
   }
   list_push_back(&x->door->waiting[x->key[0]], &x->wait_node);
-  door_later(x, left < WAIT_FIRST_MS ? left : WAIT_FIRST_MS, look_again);
+  door_later(x, !is_full(x) ? 0 : left < WAIT_FIRST_MS ? left : WAIT_FIRST_MS, look_again);
 }
 
 /* One try: the run's id stays, so that a repeated look at our own gate entry is not taken for somebody else's. */
@@ -394,8 +401,9 @@ static void start(struct exchange *x) {
     door_maybe_end(x);
     return;
   }
-  if (x->task->concurrency > 0 && x->task->running >= x->task->concurrency) {
+  if (is_full(x) && (x->looked || !x->keyed)) {
     wait_for_slot(x);
+    door_maybe_end(x);
     return;
   }
   r = run_new(x->run_id, x->task->name, buf_cstr(&x->args), x->args.len);
@@ -403,6 +411,7 @@ static void start(struct exchange *x) {
   r->tenant_id = x->tenant_id;
   r->deliveries = 1;
   r->request = true;
+  r->look_only = is_full(x);
   r->past_gate = x->tries > 0 && x->tries % 2 == 0;
   r->ended = on_ended;
   r->maker = x;

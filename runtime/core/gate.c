@@ -22,6 +22,7 @@ enum {
   AT_OUTCOME = 254,
 };
 #define DBID_CHARS 16
+#define TOKEN_CHARS 32
 #define ENTRY_MAX_BYTES 16384 /* an outcome has 4096 octets at most; anything larger is not ours */
 
 struct gate {
@@ -62,7 +63,7 @@ static struct valkey_script settle_script = {
     .text =
         "if ARGV[5] == '0' and redis.call('TYPE', KEYS[1]).ok == 'string' then\n"
         "  local v = redis.call('GETRANGE', KEYS[1], 0, 187)\n"
-        "  if string.sub(v, 1, 4) == 'uv1:' and string.sub(v, 5, 5) ~= 'P' and string.sub(v, 72, 87) == ARGV[4]\n"
+        "  if string.find(v, '^uv[12]:[CF]:') and string.sub(v, 72, 87) == ARGV[4]\n"
         "     and string.sub(v, 89, 118) > ARGV[3] then return 0 end\n"
         "end\n"
         "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n"
@@ -127,12 +128,13 @@ static void entry_hmac(const struct gate *g, const struct run *r, const char *he
   buf_fini(&b);
 }
 
+/* token: the holder's, or 32 digits. */
 static void write_entry(const struct gate *g, const struct run *r, char state, int64_t id, int attempt,
-                        const char *outcome, struct buf *out) {
+                        const char *token, const char *outcome, struct buf *out) {
   char mac[65];
 
-  buf_printf(out, "uv1:%c:%s:%s:%019" PRId64 ":%010d:%s:%s:", state, r->fingerprint_hex, g->dbid, id, attempt, r->token,
-             r->run_id);
+  buf_printf(out, "uv%c:%c:%s:%s:%019" PRId64 ":%010d:%s:%s:", state == 'P' ? '1' : '2', state, r->fingerprint_hex,
+             g->dbid, id, attempt, token, r->run_id);
   if (out->len != AT_HMAC) bug("a gate entry's head has %zu octets", out->len);
   entry_hmac(g, r, out->data, outcome, strlen(outcome), mac);
   buf_printf(out, "%s:%s", mac, outcome);
@@ -141,9 +143,22 @@ static void write_entry(const struct gate *g, const struct run *r, char state, i
 static bool authentic(const struct gate *g, const struct run *r, const char *v, size_t len) {
   char mac[65];
 
-  if (len < AT_OUTCOME + 2 || len > ENTRY_MAX_BYTES || memchr(v, 0, len) || memcmp(v, "uv1:", 4) != 0) return false;
+  if (len < AT_OUTCOME + 2 || len > ENTRY_MAX_BYTES || memchr(v, 0, len)) return false;
+  if (memcmp(v, "uv1:", 4) != 0 && (memcmp(v, "uv2:", 4) != 0 || v[AT_STATE] == 'P')) return false;
   entry_hmac(g, r, v, v + AT_OUTCOME, len - AT_OUTCOME, mac);
   return digest_equal(mac, v + AT_HMAC, 64) && memcmp(v + AT_DBID, g->dbid, DBID_CHARS) == 0;
+}
+
+/* What is left of a settled copy's retention. */
+static int64_t retention_ms(const char *v, int64_t pttl) {
+  int64_t beyond = 0;
+
+  if (v[2] == '1') return 0;
+  for (const char *p = v + AT_TOKEN; p < v + AT_TOKEN + TOKEN_CHARS; p++) {
+    if (*p < '0' || *p > '9' || beyond > INT64_MAX / 100) return 0;
+    beyond = beyond * 10 + (*p - '0');
+  }
+  return pttl + beyond;
 }
 
 /* What a standing entry means for this run. Anything that cannot be believed leaves the decision to PostgreSQL. */
@@ -170,6 +185,7 @@ static void judge(const struct gate *g, struct run *r, const char *v, size_t len
     case 'C':
     case 'F':
       a->result = GATE_SETTLED;
+      a->remaining_ms = retention_ms(v, pttl);
       a->failed = v[AT_STATE] == 'F';
       a->outcome = v + AT_OUTCOME;
       a->outcome_len = len - AT_OUTCOME;
@@ -236,7 +252,7 @@ void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, con
   q = xcalloc(1, sizeof *q);
   *q = (struct acquire){g, r, done};
   buf_init(&entry);
-  write_entry(g, r, 'P', 0, 0, "{}", &entry);
+  write_entry(g, r, 'P', 0, 0, r->token, "{}", &entry);
   snprintf(px, sizeof px, "%" PRId64, r->task->lease_ms);
   const char *argv[4] = {NULL, entry.data, px, r->run_id};
   size_t lens[4] = {0, entry.len, strlen(px), strlen(r->run_id)};
@@ -266,16 +282,16 @@ void gate_renew(struct gate *g, struct run *r) {
 void gate_settle(struct gate *g, struct run *r, bool failed, int64_t ledger_id, int attempt, const char *outcome,
                  int64_t remaining_ms) {
   struct buf entry;
-  char px[24], order[40];
+  char px[24], order[40], beyond[TOKEN_CHARS + 1];
   int64_t ttl = remaining_ms < g->replay_cache_ms ? remaining_ms : g->replay_cache_ms;
 
   if (!g->valkey || !g->known || ttl <= 0) {
     gate_release(g, r); /* no copy can be made: at least the duplicates need not wait for our entry's end */
     return;
   }
-  if (!r->token[0]) memset(r->token, '0', sizeof r->token - 1);
+  snprintf(beyond, sizeof beyond, "%0*" PRId64, TOKEN_CHARS, remaining_ms - ttl);
   buf_init(&entry);
-  write_entry(g, r, failed ? 'F' : 'C', ledger_id, attempt, outcome, &entry);
+  write_entry(g, r, failed ? 'F' : 'C', ledger_id, attempt, beyond, outcome, &entry);
   snprintf(px, sizeof px, "%" PRId64, ttl);
   snprintf(order, sizeof order, "%019" PRId64 ":%010d", ledger_id, attempt);
   const char *force = r->gate_distrusted ? "1" : "0";

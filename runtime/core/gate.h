@@ -4,8 +4,11 @@
  *               It never decides that an effect may happen, nor that it has happened (G4): every doubt is
  *               GATE_UNAVAILABLE, and PostgreSQL decides.
  * Entry         key    <prefix>:gate:{t<tenant>:<key hex>} or <prefix>:gate:{p:<key hex>}
- *               value  uv1:S:<fingerprint 64>:<dbid 16>:<ledger id 19>:<attempt 10>:<token 32>:<run_id 36>:<hmac 64>:
+ *               value  V:S:<fingerprint 64>:<dbid 16>:<ledger id 19>:<attempt 10>:<token 32>:<run_id 36>:<hmac 64>:
  *                      and the outcome, or {}
+ *               V      uv1; uv2 for C and F, which have no holder: there the token's place holds how many milliseconds
+ *                      the retention goes on beyond the entry's own TTL (a span, so that no worker's clock counts).
+ *                      C and F of uv1 are read as well, and say nothing about the retention
  *               S      P processing, C completed, F failed_permanent; numbers are decimal with leading zeros
  *               hmac   HMAC-SHA256(secret, owner ":" key hex ":" all that stands before the hmac, and the outcome)
  *                      in hex, where owner is "t<tenant>" or "p"
@@ -34,7 +37,7 @@ enum gate_result {
 
 struct gate_answer {
   enum gate_result result;
-  int64_t remaining_ms;
+  int64_t remaining_ms; /* BUSY: of that entry. SETTLED: of the retention; 0: the entry does not tell */
   bool failed;         /* GATE_SETTLED: failed_permanent rather than completed */
   const char *outcome; /* GATE_SETTLED: JSON text, borrows for the callback */
   size_t outcome_len;

@@ -57,7 +57,7 @@
   X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost")                          \
   X(RUN_CLAIM, RUN_ACK, "settled, same request: REPLAY")                                        \
   X(RUN_CLAIM, RUN_END, "key reused with another request: CONFLICT")                            \
-  X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; or a request is answered") \
+  X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; a request is answered, or only looked") \
   X(RUN_HANDLER, RUN_COMPLETE, "returned a storable outcome")                                   \
   X(RUN_HANDLER, RUN_FAIL, "failed, or raised an error")                                        \
   X(RUN_HANDLER, RUN_STOPPING, "timed out, or drain ended, while a statement was under way")    \
@@ -96,6 +96,7 @@ enum run_end {
   END_RETRY,      /* failed; the same key may run again */
   END_CONFLICT,   /* the key is in use with another request */
   END_BUSY,       /* somebody else holds the key */
+  END_UNSTARTED,  /* look_only: nobody holds the key, nothing is stored under it */
   END_GIVEN_BACK, /* nothing has started: PostgreSQL is away, drain */
   END_UNKNOWN,    /* it could not be found out whether COMMIT went through */
 };
@@ -118,6 +119,7 @@ struct run {
   /* ---- for a run that no queue holds (a request of the HTTP door) ---- */
   bool request;              /* its maker fills key and fingerprint, and hears the end */
   bool past_gate;            /* ask PostgreSQL at once: the gate's entry may be a dead holder's */
+  bool look_only;            /* answer it if its key is settled, but start nothing: END_UNSTARTED. Takes none of the task's slots */
   void (*ended)(struct run *r); /* the run is RUN_DONE; it is freed after this tick */
   void *maker;
   const struct handler_ops *ops; /* its own, instead of the runner's; NULL: the runner's */

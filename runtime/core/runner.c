@@ -110,7 +110,7 @@ static void on_prepare_timeout(void *arg) {
 }
 
 void runner_after_gate(struct run *r) {
-  if (!r->task->has_prepare || r->ops) {
+  if (!r->task->has_prepare || r->ops || r->look_only) {
     runner_to_pool(r);
     return;
   }
@@ -215,6 +215,12 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
   }
   switch (call->claim) {
     case CLAIM_CLAIMED:
+      if (r->look_only) {
+        drop_transaction(r);
+        gate_release(r->runner->gate, r);
+        runner_finish(r, END_UNSTARTED, "request_unstarted");
+        return;
+      }
       r->ledger_id = call->ledger_id;
       r->attempt = call->attempt;
       start_handler(r);

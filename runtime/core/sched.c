@@ -200,7 +200,7 @@ void sched_held(void *arg, void (*each)(void *each_arg, const struct run *r), vo
 void sched_adopt(struct sched *s, struct run *r) {
   list_push_back(&s->started, &r->node);
   s->nstarted++;
-  r->task->running++;
+  if (!r->look_only) r->task->running++;
   runner_start(s->runner, r);
 }
 
@@ -210,7 +210,7 @@ void sched_on_ended(void *arg, struct run *r) {
   list_remove(&r->node);
   s->nstarted--;
   s->ended++;
-  if (r->task) r->task->running--;
+  if (r->task && !r->look_only) r->task->running--;
   if (r->ended) r->ended(r);
   loop_free_later(s->loop, free_run, r);
   loop_defer(s->loop, s->draining ? &s->drain_check : &s->dispatch);

@@ -19,7 +19,7 @@ from support.http import Closed, Connection, Door, chunked, make_token, new_key,
 from support.procs import ROOT, wait_until
 from support.proxy import PgProxy
 from support.servers import clean_environment, umavez_bin
-from test_g_door import GATES, OWNERS, SECRET, SLACK, add_tasks, door_connections, make_door
+from test_g_door import GATES, OWNERS, SECRET, SLACK, add_tasks, cool, door_connections, make_door, warm
 
 EXAMPLES = {"UMAVEZ_TASKS_DIR": str(ROOT / "tasks")}
 
@@ -432,6 +432,96 @@ def test_concurrency_of_a_task(env, gate):
     env.set("go")
     assert [f.result().status for f in requests + [one]] == [200] * 7
     assert env.effects() == 8 and door.post("/one", env.args("F2"), key="f2").status == 200
+
+
+@OWNERS
+@pytest.mark.parametrize("gate", ["warm", "cold", "absent"])
+def test_a_replay_needs_no_slot(env, owner, gate):
+    """All of a task's slots are taken by handlers: replays, reused keys and a second sender of a key are answered all the same; a new operation is not."""
+    env.tasks.add("d.one", owner="tenant" if owner == "t" else "platform", concurrency=1, lease="20s", http={"path": "/one", "wait": "1s"})
+    door = make_door(env, owner, gate)
+    env.signal("at", "go")
+    body, failed, long = env.args("E1"), env.args("E2", [["fail", {"code": "no"}]]), env.args("E3", [["effect"], ["reach", "at"], ["wait", "go"]])
+    first, no = door.post("/one", body, key="k1"), door.post("/one", failed, key="k2")
+    warm(door, gate, "d.one", "k1")
+    warm(door, gate, "d.one", "k2", "F")
+    held = door.later("/one", long, key="k3")
+    env.wait_reached("at")
+    for _ in range(2):
+        cool(env, gate)
+        again = door.post("/one", body, key="k1")
+        assert (again.status, again.body, again.replayed) == (200, first.body, True)
+        again = door.post("/one", failed, key="k2")
+        assert (again.status, again.body, again.replayed) == (422, no.body, True)
+        reused = door.post("/one", {**body, "x": 1}, key="k1")
+        assert (reused.status, reused.problem) == (422, "key_reused")
+    assert door.post("/one", long, key="k3").problem == "in_progress"
+    refused = door.post("/one", env.args("E4"), key="k4")
+    assert (refused.status, refused.problem) == (503, "overloaded") and door.ledger("d.one", "k4") is None
+    assert env.gate is None or door.gate("d.one", "k4") is None
+    assert (env.starts("E4"), held.done()) == (0, False)
+    env.set("go")
+    assert held.result().status == 200 and door.post("/one", env.args("E4"), key="k4").status == 200
+    assert [env.effects(k) for k in ("E1", "E2", "E3", "E4")] == [1, 0, 1, 1]
+
+
+@GATES
+def test_whoever_waits_for_a_slot_hears_that_its_key_was_answered(env, gate):
+    """Two equal requests wait for a slot of this worker, and another worker answers a third one: both get that answer, and no handler starts."""
+    env.tasks.add("d.one", concurrency=1, lease="20s", http={"path": "/one", "wait": "30s"})
+    door = make_door(env, "t", gate)
+    env.signal("at", "go")
+    held = door.later("/one", env.args("E1", [["effect"], ["reach", "at"], ["wait", "go"]]), key="k1")
+    env.wait_reached("at")
+    waiting = [door.later("/one", env.args("E2"), key="k2") for _ in range(2)]
+    wait_until(lambda: len(door_connections(door)) >= 3, 20, "three requests are under way")
+    other = Door(env, **({"valkey_url": None} if gate == "absent" else {}))
+    first = other.post("/one", env.args("E2"), key="k2")
+    assert first.status == 200
+    env.set("go")
+    answers = [f.result() for f in waiting]
+    assert {(a.status, a.body) for a in answers} == {(200, first.body)} and held.result().status == 200
+    assert (env.effects("E2"), env.starts("E2")) == (1, 1)
+
+
+@OWNERS
+@GATES
+def test_half_closed_clients_are_answered(env, owner, gate):
+    """The sender closes its side and reads on: what runs is answered when it ends; what only waits, at once, with a problem that names why."""
+    env.tasks.add("d.one", owner="tenant" if owner == "t" else "platform", concurrency=1, lease="20s", http={"path": "/one", "wait": "60s"})
+    door = make_door(env, owner, gate)
+    env.signal("at", "go")
+
+    def half_closed(method, target, body=None, **options):
+        c = door.connect()
+        c.send(door.octets(method, target, body, **options))
+        c.socket.shutdown(socket.SHUT_WR)
+        return c
+    steps = [["effect"], ["reach", "at"], ["wait", "go"], ["return", {"status": 201}]]
+    body = env.args("E1", steps)
+    first = half_closed("POST", f"/{owner}/patient", body, key="k1")
+    env.wait_reached("at")
+    slot = door.later("/one", env.args("E2", steps), key="k2")
+    env.wait_reached("at", 2)
+    for target, args, key, status, problem in ((f"/{owner}/patient", body, "k1", 409, "in_progress"), ("/one", env.args("E3"), "k3", 503, "overloaded")):
+        with half_closed("POST", target, args, key=key) as c:
+            answer, seconds = timed(c.read)
+        assert (answer.status, answer.problem, answer.json["status"]) == (status, problem, status), answer
+        assert int(answer.get("Retry-After")) >= 1 and seconds < 1 + SLACK     # not after the wait
+    queued = door.post(f"/{owner}/queue", env.args("E4", steps), key="k4").json["run_id"]
+    env.audit.allow("ledger_run", "replays_equal")
+    env.wait_reached("at", 3)
+    with half_closed("GET", f"/runs/{queued}?wait=60") as c:
+        answer, seconds = timed(lambda: c.read("GET"))
+    assert (answer.status, answer.json["state"]) == (200, "running") and seconds < 1 + SLACK
+    fresh = make_token(env, door.tenant)                       # a look-up under way
+    with half_closed("POST", f"/{owner}/do", env.args("E5"), key="k5", token=fresh) as c:
+        assert c.read().status == 200
+    env.set("go")
+    with first:
+        assert (first.read().status, slot.result().status) == (201, 201)
+    wait_until(lambda: env.live() == 0, 30, "the queue is empty")
+    assert [env.effects(k) for k in ("E1", "E2", "E3", "E4", "E5")] == [1, 1, 0, 1, 1]
 
 
 def test_connections_are_limited(env):

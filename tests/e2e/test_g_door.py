@@ -9,6 +9,7 @@ import json
 import os
 import threading
 import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -184,18 +185,56 @@ def test_G02_other_answers_and_their_replays(env, owner, gate):
         assert first.get("X-Evil") is None
 
 
-def test_G02_expiry_of_the_key_is_advertised(env):
+def expires_in(answer):
+    return parsedate_to_datetime(answer.get("Idempotency-Key-Expires")).timestamp() - time.time()
+
+
+@OWNERS
+@WARMTH
+@pytest.mark.parametrize("failing", [False, True], ids=["completed", "failed"])
+def test_G02_expiry_of_the_key_is_advertised(env, owner, gate, failing):
+    """On first answers and on replays, from the ledger and from the gate's copy, whose own TTL is shorter here."""
+    env.tasks.add("d.keeps", owner={"t": "tenant", "p": "platform"}[owner], retention="2h", lease="2s", http={"path": "/keeps"})
+    env.tasks.add("d.optional", owner="tenant", http={"path": "/optional", "key": "optional"})
+    settings = {"valkey_url": None} if gate == "absent" else {"replay_cache": "10m"}
+    door = Door(env, tenant=1 if owner == "t" else None, **settings)
+    body = env.args("E1", [["fail", {"code": "no"}]] if failing else None)
+    first = door.post("/keeps", body, key="k")
+    began = expires_in(first)
+    assert first.status == (422 if failing else 200) and 7200 - 60 < began <= 7201
+    warm(door, gate, "d.keeps", "k", "F" if failing else "C")
+    for _ in range(2):
+        cool(env, gate)
+        again = door.post("/keeps", body, key="k")
+        assert (again.replayed, again.body) == (True, first.body) and abs(expires_in(again) - began) < 60
+    if gate == "warm":
+        digest = door_key("d.keeps", "k", door.tenant)
+        assert 0 < env.gate.pttl(digest, door.tenant) <= 600_000
+        env.valkey("PEXPIRE", env.gate.name(digest, door.tenant), 300_000)
+        again = door.post("/keeps", body, key="k")
+        assert again.replayed and abs(expires_in(again) - (began - 300)) < 60
+        assert env.gate.pttl(digest, door.tenant) <= 300_000, "the ledger answered, and renewed the copy"
+    if owner == "t":                                   # nobody can repeat it, so nothing expires
+        assert door.post("/optional", env.args("E2")).get("Idempotency-Key-Expires") is None
+
+
+def test_G02_a_copy_of_the_former_format_is_replayed(env):
+    """An entry as 0.1 wrote it first (uv1, with a token where uv2 has the rest of the retention): the same answer, without the date."""
     door = make_door(env)
-    env.tasks.add("d.keeps", retention="2h", lease="2s", http={"path": "/keeps"})
-    other = Door(env)
-    first = other.post("/keeps", env.args("E1"), key="k")
-    from email.utils import parsedate_to_datetime
-    left = parsedate_to_datetime(first.get("Idempotency-Key-Expires")).timestamp() - time.time()
-    assert 7100 < left <= 7201
+    body = json.dumps(env.args("E1")).encode()
+    first = door.post("/t/do", body, key="k")
+    warm(door, "warm", "d.t_do", "k")
+    now = door.gate("d.t_do", "k")
+    assert now.version == "uv2"
+    digest = door_key("d.t_do", "k", 1)
+    former = env.gate.entry("d.t_do", None, digest, 1, state="C", fingerprint_hex=now.fingerprint, ledger_id=now.ledger_id, attempt=now.attempt,
+                            run_id=now.run_id, outcome=now.outcome)
+    env.gate.put(digest, former, 1, px=60_000)
+    again = door.post("/t/do", body, key="k")
+    assert (again.status, again.body, again.replayed, again.get("Idempotency-Key-Expires")) == (200, first.body, True, None)
+    assert env.gate.raw(digest, 1) == former.encode()      # the gate answered
     env.valkey.flush()
-    again = other.post("/keeps", env.args("E1"), key="k")
-    assert again.replayed and abs(parsedate_to_datetime(again.get("Idempotency-Key-Expires")).timestamp() - time.time() - left) < 60
-    assert door.post("/t/do", env.args("E2")).get("Idempotency-Key-Expires") is None
+    assert door.post("/t/do", body, key="k").get("Idempotency-Key-Expires")
 
 
 # --- G03 --------------------------------------------------------------------------------------------------------------------------

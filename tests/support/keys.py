@@ -49,7 +49,8 @@ def fingerprint(task, args):
 
 @dataclass
 class Entry:
-    """A gate entry `uv1:S:fingerprint:dbid:ledger id:attempt:token:run_id:hmac:outcome`."""
+    """A gate entry `V:S:fingerprint:dbid:ledger id:attempt:token:run_id:hmac:outcome`. V is uv1, or uv2 for settled ones, whose token says how many
+    ms the retention goes on beyond the entry's TTL."""
     state: str
     fingerprint: str
     dbid: str
@@ -63,9 +64,10 @@ class Entry:
     key: str = ""
     pttl: int = None
     raw: bytes = b""
+    version: str = "uv1"
 
     def signed_text(self):
-        return f"uv1:{self.state}:{self.fingerprint}:{self.dbid}:{self.ledger_id:019d}:{self.attempt:010d}:{self.token}:{self.run_id}:"
+        return f"{self.version}:{self.state}:{self.fingerprint}:{self.dbid}:{self.ledger_id:019d}:{self.attempt:010d}:{self.token}:{self.run_id}:"
 
     def sign(self, secret):
         text = f"{self.owner}:{self.key}:{self.signed_text()}{self.outcome}".encode()
@@ -86,9 +88,11 @@ def parse_entry(raw, owner, key):
     except (UnicodeDecodeError, ValueError):
         return None
     widths = [3, 1, 64, 16, 19, 10, 32, 36, 64]
-    if version != "uv1" or state not in "PCF" or [len(f) for f in fields[:9]] != widths:
+    if version not in ("uv1", "uv2") or state not in ("PCF" if version == "uv1" else "CF") or [len(f) for f in fields[:9]] != widths:
         return None
-    return Entry(state, finger, dbid, int(ledger_id), int(attempt), token, run_id, mac, outcome, owner, key, raw=raw)
+    if version == "uv2" and not token.isdigit():
+        return None
+    return Entry(state, finger, dbid, int(ledger_id), int(attempt), token, run_id, mac, outcome, owner, key, raw=raw, version=version)
 
 
 class Gate:
