@@ -21,7 +21,13 @@ CFLAGS   += --coverage
 LDFLAGS  += --coverage
 endif
 
+# A build of its own (`make failpoints`); a release knows nothing of failpoints.
+ifdef FAILPOINTS
+CPPFLAGS += -DUMAVEZ_FAILPOINTS
 SRC     = $(sort $(wildcard runtime/*/*.c))
+else
+SRC     = $(sort $(filter-out runtime/base/failpoint.c,$(wildcard runtime/*/*.c)))
+endif
 LIBOBJ  = $(patsubst %.c,$(BUILD)/%.o,$(filter-out runtime/proc/main.c,$(SRC)))
 MAINOBJ = $(BUILD)/runtime/proc/main.o
 LIB     = $(BUILD)/libumavez.a
@@ -67,6 +73,10 @@ lint:  ## luacheck, layers, lengths, docs that follow their tables
 .PHONY: asan
 asan:  ## build with ASan and UBSan into build-asan and run the tests on it
 	$(Q)ASAN_OPTIONS=detect_leaks=1 SAN=address,undefined BUILD=build-asan tests/run build unit spec e2e
+
+.PHONY: failpoints
+failpoints:  ## build build-failpoints/umavez, for the fault matrix (tests/chaos)
+	$(Q)$(MAKE) FAILPOINTS=1 BUILD=build-failpoints all
 
 .PHONY: valgrind
 valgrind: all  ## a short run under valgrind

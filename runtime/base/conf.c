@@ -344,7 +344,11 @@ int conf_set(struct conf *c, const char *name, const char *text, const char *sou
 
 /* Variables of ours that are no settings: where things lie, and what tests and tools go by. */
 static bool is_no_setting(const char *name, size_t n) {
-  static const char *const others[] = {"CONFIG", "LUA_DIR", "BIN", "LONG"};
+  static const char *const others[] = {"CONFIG", "LUA_DIR", "BIN", "LONG",
+#ifdef UMAVEZ_FAILPOINTS
+                                       "FAILPOINTS",
+#endif
+  };
   if (n >= 5 && memcmp(name, "TEST_", 5) == 0) return true;
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
     if (strlen(others[i]) == n && memcmp(others[i], name, n) == 0) return true;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/digest.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "bind/bind_json.h"
 #include "bind/bind_outcome.h"
@@ -491,6 +492,19 @@ static int l_setup(lua_State *L) {
   return 0;
 }
 
+#ifdef UMAVEZ_FAILPOINTS
+/* failpoint(name): global, for the tests' handlers */
+static int l_failpoint(lua_State *L) {
+  int point = failpoint_find(luaL_checkstring(L, 1));
+  struct vm_thread *t = the_vm ? vm_running(the_vm) : NULL;
+  struct step *s = t ? vm_thread_arg(t) : NULL;
+  luaL_argcheck(L, point >= 0, 1, "no failpoint has this name");
+  if (!s || !s->run) return luaL_error(L, "failpoint: not in a handler");
+  failpoint_hit((enum failpoint)point, s->run->task_name, s->run->conn ? pgconn_fd(s->run->conn) : -1);
+  return 0;
+}
+#endif
+
 int bind_run_open(lua_State *L) {
   static const luaL_Reg functions[] = {{"info", l_info},
                                        {"args", l_args},
@@ -512,6 +526,9 @@ int bind_run_open(lua_State *L) {
                                        {"task_add", bind_task_add},
                                        {"duration", bind_task_duration},
                                        {NULL, NULL}};
+#ifdef UMAVEZ_FAILPOINTS
+  lua_register(L, "failpoint", l_failpoint);
+#endif
   luaL_newmetatable(L, STEP_META);
   lua_pushcfunction(L, l_gc);
   lua_setfield(L, -2, "__gc");

@@ -215,3 +215,9 @@ bool control_query(struct control *c, const struct pgquery *q) {
   pgconn_sync(c->conn);
   return true;
 }
+
+#ifdef UMAVEZ_FAILPOINTS
+int control_fd(struct control *c) {
+  return c->conn ? pgconn_fd(c->conn) : -1;
+}
+#endif

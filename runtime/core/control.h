@@ -49,4 +49,8 @@ const struct err *control_error(const struct control *c);
  * not come. */
 bool control_query(struct control *c, const struct pgquery *q) MUST_CHECK;
 
+#ifdef UMAVEZ_FAILPOINTS
+int control_fd(struct control *c); /* pgconn_fd of its connection; -1 when there is none */
+#endif
+
 #endif

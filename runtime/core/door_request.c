@@ -5,6 +5,7 @@
 #include <strings.h>
 #include <time.h>
 
+#include "base/failpoint.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "core/door_answer.h"
@@ -264,6 +265,7 @@ static void answer_outcome(struct exchange *x, const struct run *r) {
     headers[n++] = (struct http_header){"Idempotency-Key-Expires", expires};
   }
   struct http_answer out = {a.status, headers, n, a.body.data, a.body.len};
+  FAILPOINT(ANSWER_BEFORE, r->task_name, -1);
   door_answer(x, &out);
   door_answer_fini(&a);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/stats.h"
 
@@ -242,6 +243,7 @@ void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, con
   char px[24];
   uint8_t token[16];
 
+  FAILPOINT(GATE_BEFORE, r->task_name, -1);
   if (!g->valkey || !g->known) {
     struct gate_answer a = {.result = GATE_UNAVAILABLE};
     done(r, &a);
@@ -257,6 +259,7 @@ void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, con
   const char *argv[4] = {NULL, entry.data, px, r->run_id};
   size_t lens[4] = {0, entry.len, strlen(px), strlen(r->run_id)};
   eval(g, r, &acquire_script, 4, argv, lens, on_acquire, q);
+  FAILPOINT(GATE_SENT, r->task_name, valkey_flush(g->valkey));
   buf_fini(&entry);
 }
 
@@ -298,6 +301,7 @@ void gate_settle(struct gate *g, struct run *r, bool failed, int64_t ledger_id, 
   const char *argv[6] = {NULL, entry.data, px, order, g->dbid, force};
   size_t lens[6] = {0, entry.len, strlen(px), strlen(order), DBID_CHARS, 1};
   eval(g, r, &settle_script, 6, argv, lens, NULL, NULL);
+  FAILPOINT(COPY_SENT, r->task_name, valkey_flush(g->valkey));
   buf_fini(&entry);
   r->token[0] = 0;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 
 /* ---- parameters: everything travels as text ---- */
@@ -294,7 +295,9 @@ void ledger_complete(struct run *r, ledger_done *done) {
     send_complete_request(r, call);
   else
     send_complete_run(r, call);
+  FAILPOINT(COMPLETION_SENT, r->task_name, pgconn_fd(r->conn));
   send_commit(r->conn, call);
+  FAILPOINT(COMMIT_SENT, r->task_name, pgconn_fd(r->conn));
 }
 
 /* The last six parameters of fail_run and fail_lost_run. */
@@ -332,6 +335,7 @@ void ledger_fail(struct run *r, ledger_done *done) {
   else
     send_fail_run(r, call);
   send_commit(r->conn, call);
+  FAILPOINT(FAILURE_SENT, r->task_name, pgconn_fd(r->conn));
 }
 
 struct giveback {
@@ -414,11 +418,13 @@ bool ledger_ack(struct control *c, struct run *r, ledger_done *done) {
   add_digest(&p, r->key_hex);
   add_digest(&p, r->fingerprint_hex);
   add_bool(&p, r->task->history);
-  return send_control(
+  bool sent = send_control(
       c, r,
       "SELECT status, outcome, remaining_ms, id, attempt FROM umavez.ack_replay($1::uuid, $2::bigint, $3::bytea, "
       "$4::bytea, $5::boolean)",
       &p, on_ack, done);
+  FAILPOINT(ACK_SENT, r->task_name, control_fd(c));
+  return sent;
 }
 
 static void on_fail_lost(void *arg, struct pgresult *result) {
@@ -440,11 +446,13 @@ bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, l
   add_digest(&p, r->key_hex);
   add_digest(&p, r->fingerprint_hex);
   add_failure(&p, r);
-  return send_control(
+  bool sent = send_control(
       c, r,
       "SELECT umavez.fail_lost_run($1::uuid, $2::uuid, $3::bigint, $4::bytea, $5::bytea, $6::boolean, $7::jsonb, "
       "$8::jsonb, $9::bigint, $10::bigint, $11::boolean)",
       &p, on_fail_lost, done);
+  FAILPOINT(LOST_SENT, r->task_name, control_fd(c));
+  return sent;
 }
 
 static void on_resolve(void *arg, struct pgresult *result) {

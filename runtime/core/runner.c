@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/stats.h"
 #include "core/runner_internal.h"
@@ -223,6 +224,7 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
       }
       r->ledger_id = call->ledger_id;
       r->attempt = call->attempt;
+      FAILPOINT(CLAIM_ANSWERED, r->task_name, pgconn_fd(r->conn));
       start_handler(r);
       return;
     case CLAIM_REPLAY:
@@ -399,6 +401,7 @@ int runner_query(struct run *r, const struct pgquery *q, struct err *e) {
   r->pending++;
   pgconn_query(r->conn, &own);
   pgconn_sync(r->conn);
+  FAILPOINT(STATEMENT_SENT, r->task_name, pgconn_fd(r->conn));
   return 0;
 }
 

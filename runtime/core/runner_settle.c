@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/failpoint.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/stats.h"
@@ -277,6 +278,7 @@ static void on_completed(struct run *r, struct ledger_call *call) {
   const struct err *e = &call->err;
 
   if (call->committed) {
+    FAILPOINT(COMMIT_ANSWERED, r->task_name, pgconn_fd(r->conn));
     give_connection_back(r, !call->lost && !call->dirty);
     gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
     stats_inc(STAT_RUNS_COMPLETED);

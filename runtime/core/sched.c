@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "core/gate.h"
 #include "core/ledger.h"
@@ -251,6 +252,7 @@ static void on_renew(void *arg) {
       if (r->task && r->token[0]) gate_renew(s->gate, r);
       if (r->state == RUN_HANDLER && r->pending == 0 && pgconn_state(r->conn) == PGCONN_READY)
         ledger_keep_alive(r->conn);
+      if (r->request) FAILPOINT(RENEW_SENT, r->task_name, r->conn ? pgconn_fd(r->conn) : -1);
       runner_look(s->runner, r);
     }
   }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/failpoint.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/stats.h"
@@ -277,6 +278,7 @@ static void source_postgres_renew(struct source *base, struct run *const *runs, 
                       .done = on_renewed,
                       .arg = s};
   if (!control_query(s->control, &q)) log_kv(LOG_DEBUG_, "renew_not_sent", "runs", log_i64(n), NULL);
+  FAILPOINT(RENEW_SENT, runs[0]->task_name, control_fd(s->control));
   buf_fini(&ids);
   buf_fini(&leases);
 }

@@ -9,6 +9,9 @@
 #include "io/pgconn.h"
 
 #include <libpq-fe.h>
+#ifdef UMAVEZ_FAILPOINTS
+#include <poll.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -645,3 +648,11 @@ const struct err *pgconn_error(const struct pgconn *c) { return &c->error; }
 struct pgconn_stats pgconn_stats(const struct pgconn *c) {
   return (struct pgconn_stats){.statements = c->stmts.count, .prepared = c->stmts.made, .evicted = c->stmts.evicted};
 }
+
+#ifdef UMAVEZ_FAILPOINTS
+int pgconn_fd(struct pgconn *c) {
+  if (c->pg == NULL) return -1;
+  while (PQflush(c->pg) > 0) poll(&(struct pollfd){.fd = PQsocket(c->pg), .events = POLLOUT}, 1, 100);
+  return PQsocket(c->pg);
+}
+#endif

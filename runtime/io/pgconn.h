@@ -115,6 +115,11 @@ bool pgconn_read_only(const struct pgconn *c);
  * something: bad_url, auth_failed, no_database. ERR_ENV: connect_failed, connect_timeout, read_only, connection_lost. */
 const struct err *pgconn_error(const struct pgconn *c);
 
+#ifdef UMAVEZ_FAILPOINTS
+/* Its socket, after all that was queued has been sent, be it a whole group or not; -1 once closed. */
+int pgconn_fd(struct pgconn *c);
+#endif
+
 struct pgconn_stats {
   int statements;    /* prepared on the server as far as we know, those on their way out included */
   int64_t prepared;  /* Parse messages with a name, over the life */

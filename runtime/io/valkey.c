@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 
 #include "base/digest.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "io/backoff.h"
 #include "io/valkey_url.h"
@@ -277,6 +278,7 @@ static void link_drop(struct valkey *v) {
   if (l == NULL) return;
   v->link = NULL;
   l->dead = true;
+  FAILPOINT_VALKEY(-1);
   loop_io_stop(&l->io);
   loop_task_cancel(&l->flush);
   loop_defer(v->loop, &l->drop);
@@ -292,6 +294,7 @@ static void on_connect(const redisAsyncContext *ac, int status) {
   if (l->dead) return;
   if (status != REDIS_OK) link_lost(l, ac);
   else l->connected = true;
+  FAILPOINT_VALKEY(status == REDIS_OK ? l->ac->c.fd : -1);
 }
 
 static void on_disconnect(const redisAsyncContext *ac, int status) {
@@ -598,3 +601,10 @@ void valkey_on_state(struct valkey *v, void (*cb)(void *, bool, const char *), v
 }
 
 struct valkey_stats valkey_stats(const struct valkey *v) { return v->stats; }
+
+#ifdef UMAVEZ_FAILPOINTS
+int valkey_flush(struct valkey *v) {
+  if (v->link != NULL && v->link->connected) link_write(v->link);
+  return -1;
+}
+#endif

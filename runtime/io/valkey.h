@@ -74,4 +74,8 @@ struct valkey_stats {
 };
 struct valkey_stats valkey_stats(const struct valkey *v);
 
+#ifdef UMAVEZ_FAILPOINTS
+int valkey_flush(struct valkey *v); /* sends what is queued, at once; gives -1 (no connection of PostgreSQL's) */
+#endif
+
 #endif
