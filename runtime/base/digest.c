@@ -39,6 +39,11 @@ static void end_sha256(uint8_t out[DIGEST_BYTES]) {
   check(EVP_DigestFinal_ex(crypto.md_ctx, out, &n) == 1 && n == DIGEST_BYTES, "ending SHA-256");
 }
 
+void digest_sha1(const void *p, size_t n, uint8_t out[20]) {
+  unsigned len = 0;
+  check(EVP_Digest(p, n, out, &len, EVP_sha1(), NULL) == 1 && len == 20, "SHA-1");
+}
+
 void digest_sha256(const void *p, size_t n, uint8_t out[DIGEST_BYTES]) {
   start_sha256();
   add_sha256(p, n);

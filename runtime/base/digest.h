@@ -35,6 +35,7 @@ void key_digest_drop(struct key_digest *k); /* frees without a digest; harmless 
 void digest_fingerprint(const char *task, const char *canonical, size_t len, uint8_t out[DIGEST_BYTES]);
 
 void digest_sha256(const void *p, size_t n, uint8_t out[DIGEST_BYTES]);
+void digest_sha1(const void *p, size_t n, uint8_t out[20]); /* names Valkey's scripts; nothing rests on its strength */
 /* HMAC-SHA-256, RFC 2104. */
 void digest_hmac(const void *key, size_t key_len, const void *p, size_t n, uint8_t out[DIGEST_BYTES]);
 

@@ -307,6 +307,7 @@ struct door *door_new(struct loop *loop, struct sched *sched, struct control *co
   for (int i = 0; i < DOOR_BUCKETS; i++)
     list_init(&d->waiting[i]);
   buf_init(&d->refusal);
+  d->clock = options->clock;
   d->openapi = options->openapi ? xstrdup(options->openapi) : NULL;
   d->auth = door_auth_new(loop, control);
   d->routes = door_routes_new(e);

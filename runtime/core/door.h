@@ -14,6 +14,7 @@
 #define UMAVEZ_CORE_DOOR_H
 
 #include "core/control.h"
+#include "core/dbclock.h"
 #include "core/sched.h"
 #include "io/httpd.h"
 #include "io/loop.h"
@@ -24,6 +25,7 @@ struct door_options {
   struct httpd_options http; /* address, limits; its callbacks are filled in here */
   int max_exchanges;         /* requests at work or waiting; more are answered with 503 */
   const char *openapi;       /* JSON text for /openapi.json, or NULL; copies */
+  const struct dbclock *clock; /* keeps */
 };
 
 /* Keeps sched and control. NULL with *e: routes that conflict, or no listening socket. */

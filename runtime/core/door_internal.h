@@ -15,6 +15,7 @@ struct door {
   struct loop *loop;
   struct sched *sched;
   struct control *control;
+  const struct dbclock *clock;
   struct httpd *http;
   struct door_routes *routes;
   struct door_auth *auth;

@@ -236,8 +236,9 @@ static const struct handler_ops enqueue_ops = {.effect = enqueue_effect, .drop =
 
 /* ---- answering ---- */
 
-static void http_date(int64_t in_ms, char out[40]) {
-  time_t t = time(NULL) + (time_t)(in_ms / 1000);
+/* By the database's clock, as soon as it is known. */
+static void http_date(const struct dbclock *clock, int64_t in_ms, char out[40]) {
+  time_t t = (clock->known ? (time_t)(dbclock_earliest_ms(clock) / 1000) : time(NULL)) + (time_t)(in_ms / 1000);
   struct tm tm;
 
   gmtime_r(&t, &tm);
@@ -261,7 +262,7 @@ static void answer_outcome(struct exchange *x, const struct run *r) {
     headers[n++] = (struct http_header){"Idempotent-Replayed", "true"};
   }
   if (x->keyed && r->answer_ms > 0) {
-    http_date(r->answer_ms, expires);
+    http_date(x->door->clock, r->answer_ms, expires);
     headers[n++] = (struct http_header){"Idempotency-Key-Expires", expires};
   }
   struct http_answer out = {a.status, headers, n, a.body.data, a.body.len};

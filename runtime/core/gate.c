@@ -17,17 +17,21 @@ enum {
   AT_DBID = 71,
   AT_ID = 88,
   AT_ATTEMPT = 108,
-  AT_TOKEN = 119,
-  AT_RUN_ID = 152,
-  AT_HMAC = 189,
-  AT_OUTCOME = 254,
+  AT_TIME = 119,
+  AT_TOKEN = 136,
+  AT_RUN_ID = 169,
+  AT_HMAC = 206,
+  AT_OUTCOME = 271,
 };
 #define DBID_CHARS 16
-#define TOKEN_CHARS 32
+#define TIME_CHARS 16
+#define TIME_MAX INT64_C(9999999999999999)
+#define HELD_SPARE_MS 10000 /* beyond prepare, handler and a lease: what a holder may wait for a connection */
 #define ENTRY_MAX_BYTES 16384 /* an outcome has 4096 octets at most; anything larger is not ours */
 
 struct gate {
   struct valkey *valkey;
+  const struct dbclock *clock;
   char *prefix;
   int64_t replay_cache_ms;
   bool known; /* identity and secret are there */
@@ -43,7 +47,7 @@ static struct valkey_script acquire_script = {
         "if t == 'string' then\n"
         "  if redis.call('STRLEN', KEYS[1]) > 16384 then return '?' end\n"
         "  local v = redis.call('GET', KEYS[1])\n"
-        "  if not (string.sub(v, 1, 6) == 'uv1:P:' and string.sub(v, 153, 188) == ARGV[3]) then\n"
+        "  if not (string.sub(v, 1, 6) == 'uv3:P:' and string.sub(v, 170, 205) == ARGV[3]) then\n"
         "    return { v, redis.call('PTTL', KEYS[1]) }\n"
         "  end\n"
         "elseif t ~= 'none' then return '?' end\n"
@@ -54,8 +58,8 @@ static struct valkey_script acquire_script = {
 static struct valkey_script hold_script = {
     .text =
         "if redis.call('TYPE', KEYS[1]).ok ~= 'string' then return 0 end\n"
-        "local v = redis.call('GETRANGE', KEYS[1], 0, 187)\n"
-        "if string.sub(v, 1, 6) ~= 'uv1:P:' or string.sub(v, 120, 151) ~= ARGV[1] then return 0 end\n"
+        "local v = redis.call('GETRANGE', KEYS[1], 0, 204)\n"
+        "if string.sub(v, 1, 6) ~= 'uv3:P:' or string.sub(v, 137, 168) ~= ARGV[1] then return 0 end\n"
         "if ARGV[2] == '0' then return redis.call('DEL', KEYS[1]) end\n"
         "return redis.call('PEXPIRE', KEYS[1], ARGV[2])\n"};
 
@@ -63,17 +67,18 @@ static struct valkey_script hold_script = {
 static struct valkey_script settle_script = {
     .text =
         "if ARGV[5] == '0' and redis.call('TYPE', KEYS[1]).ok == 'string' then\n"
-        "  local v = redis.call('GETRANGE', KEYS[1], 0, 187)\n"
-        "  if string.find(v, '^uv[12]:[CF]:') and string.sub(v, 72, 87) == ARGV[4]\n"
+        "  local v = redis.call('GETRANGE', KEYS[1], 0, 204)\n"
+        "  if string.sub(v, 1, 4) == 'uv3:' and string.sub(v, 5, 5) ~= 'P' and string.sub(v, 72, 87) == ARGV[4]\n"
         "     and string.sub(v, 89, 118) > ARGV[3] then return 0 end\n"
         "end\n"
         "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n"
         "return 1\n"};
 
-struct gate *gate_new(struct valkey *v, const char *prefix, int64_t replay_cache_ms) {
+struct gate *gate_new(struct valkey *v, const struct dbclock *clock, const char *prefix, int64_t replay_cache_ms) {
   struct gate *g = xcalloc(1, sizeof *g);
 
   g->valkey = v;
+  g->clock = clock;
   g->prefix = xstrdup(prefix);
   g->replay_cache_ms = replay_cache_ms;
   return g;
@@ -89,7 +94,7 @@ void gate_set_identity(struct gate *g, const char *identity, const uint8_t *secr
   uint8_t digest[DIGEST_BYTES];
   char hex[2 * DIGEST_BYTES + 1];
 
-  g->known = identity && secret_len > 0 && secret_len <= sizeof g->secret;
+  g->known = identity && g->clock->known && secret_len > 0 && secret_len <= sizeof g->secret;
   if (!g->known) return;
   digest_sha256(identity, strlen(identity), digest);
   hex_encode(digest, sizeof digest, hex);
@@ -129,13 +134,13 @@ static void entry_hmac(const struct gate *g, const struct run *r, const char *he
   buf_fini(&b);
 }
 
-/* token: the holder's, or 32 digits. */
-static void write_entry(const struct gate *g, const struct run *r, char state, int64_t id, int attempt,
-                        const char *token, const char *outcome, struct buf *out) {
+static void write_entry(const struct gate *g, const struct run *r, char state, int64_t id, int attempt, int64_t time_ms,
+                        const char *outcome, struct buf *out) {
   char mac[65];
 
-  buf_printf(out, "uv%c:%c:%s:%s:%019" PRId64 ":%010d:%s:%s:", state == 'P' ? '1' : '2', state, r->fingerprint_hex,
-             g->dbid, id, attempt, token, r->run_id);
+  if (time_ms < 0 || time_ms > TIME_MAX) time_ms = time_ms < 0 ? 0 : TIME_MAX;
+  buf_printf(out, "uv3:%c:%s:%s:%019" PRId64 ":%010d:%016" PRId64 ":%s:%s:", state, r->fingerprint_hex, g->dbid, id,
+             attempt, time_ms, r->token, r->run_id);
   if (out->len != AT_HMAC) bug("a gate entry's head has %zu octets", out->len);
   entry_hmac(g, r, out->data, outcome, strlen(outcome), mac);
   buf_printf(out, "%s:%s", mac, outcome);
@@ -144,22 +149,25 @@ static void write_entry(const struct gate *g, const struct run *r, char state, i
 static bool authentic(const struct gate *g, const struct run *r, const char *v, size_t len) {
   char mac[65];
 
-  if (len < AT_OUTCOME + 2 || len > ENTRY_MAX_BYTES || memchr(v, 0, len)) return false;
-  if (memcmp(v, "uv1:", 4) != 0 && (memcmp(v, "uv2:", 4) != 0 || v[AT_STATE] == 'P')) return false;
+  if (len < AT_OUTCOME + 2 || len > ENTRY_MAX_BYTES || memchr(v, 0, len) || memcmp(v, "uv3:", 4) != 0) return false;
   entry_hmac(g, r, v, v + AT_OUTCOME, len - AT_OUTCOME, mac);
   return digest_equal(mac, v + AT_HMAC, 64) && memcmp(v + AT_DBID, g->dbid, DBID_CHARS) == 0;
 }
 
-/* What is left of a settled copy's retention. */
-static int64_t retention_ms(const char *v, int64_t pttl) {
-  int64_t beyond = 0;
+/* The signed time of an authentic entry. */
+static int64_t entry_time_ms(const char *v) {
+  char digits[TIME_CHARS + 1];
 
-  if (v[2] == '1') return 0;
-  for (const char *p = v + AT_TOKEN; p < v + AT_TOKEN + TOKEN_CHARS; p++) {
-    if (*p < '0' || *p > '9' || beyond > INT64_MAX / 100) return 0;
-    beyond = beyond * 10 + (*p - '0');
-  }
-  return pttl + beyond;
+  memcpy(digits, v + AT_TIME, TIME_CHARS);
+  digits[TIME_CHARS] = 0;
+  return strtoll(digits, NULL, 10);
+}
+
+/* Longer than any holder can be at work; it may live still, waiting for PostgreSQL: then PostgreSQL knows. */
+static bool held_too_long(const struct gate *g, const struct run *r, const char *v) {
+  int64_t most = 2 * r->task->timeout_ms + r->task->lease_ms + HELD_SPARE_MS;
+
+  return dbclock_earliest_ms(g->clock) - entry_time_ms(v) > most;
 }
 
 /* What a standing entry means for this run. Anything that cannot be believed leaves the decision to PostgreSQL. */
@@ -176,7 +184,7 @@ static void judge(const struct gate *g, struct run *r, const char *v, size_t len
   }
   switch (v[AT_STATE]) {
     case 'P':
-      if (pttl > r->task->lease_ms + 1000) {
+      if (pttl > r->task->lease_ms + 1000 || held_too_long(g, r, v)) {
         r->gate_distrusted = true;
         return;
       }
@@ -185,8 +193,12 @@ static void judge(const struct gate *g, struct run *r, const char *v, size_t len
       return;
     case 'C':
     case 'F':
+      a->remaining_ms = entry_time_ms(v) - dbclock_latest_ms(g->clock);
+      if (a->remaining_ms <= 0) {
+        r->gate_distrusted = true;
+        return;
+      }
       a->result = GATE_SETTLED;
-      a->remaining_ms = retention_ms(v, pttl);
       a->failed = v[AT_STATE] == 'F';
       a->outcome = v + AT_OUTCOME;
       a->outcome_len = len - AT_OUTCOME;
@@ -254,7 +266,7 @@ void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, con
   q = xcalloc(1, sizeof *q);
   *q = (struct acquire){g, r, done};
   buf_init(&entry);
-  write_entry(g, r, 'P', 0, 0, r->token, "{}", &entry);
+  write_entry(g, r, 'P', 0, 0, dbclock_latest_ms(g->clock), "{}", &entry);
   snprintf(px, sizeof px, "%" PRId64, r->task->lease_ms);
   const char *argv[4] = {NULL, entry.data, px, r->run_id};
   size_t lens[4] = {0, entry.len, strlen(px), strlen(r->run_id)};
@@ -285,16 +297,16 @@ void gate_renew(struct gate *g, struct run *r) {
 void gate_settle(struct gate *g, struct run *r, bool failed, int64_t ledger_id, int attempt, const char *outcome,
                  int64_t remaining_ms) {
   struct buf entry;
-  char px[24], order[40], beyond[TOKEN_CHARS + 1];
+  char px[24], order[40];
   int64_t ttl = remaining_ms < g->replay_cache_ms ? remaining_ms : g->replay_cache_ms;
 
   if (!g->valkey || !g->known || ttl <= 0) {
     gate_release(g, r); /* no copy can be made: at least the duplicates need not wait for our entry's end */
     return;
   }
-  snprintf(beyond, sizeof beyond, "%0*" PRId64, TOKEN_CHARS, remaining_ms - ttl);
+  if (!r->token[0]) memset(r->token, '0', sizeof r->token - 1);
   buf_init(&entry);
-  write_entry(g, r, failed ? 'F' : 'C', ledger_id, attempt, beyond, outcome, &entry);
+  write_entry(g, r, failed ? 'F' : 'C', ledger_id, attempt, dbclock_earliest_ms(g->clock) + remaining_ms, outcome, &entry);
   snprintf(px, sizeof px, "%" PRId64, ttl);
   snprintf(order, sizeof order, "%019" PRId64 ":%010d", ledger_id, attempt);
   const char *force = r->gate_distrusted ? "1" : "0";

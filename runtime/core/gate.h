@@ -4,12 +4,12 @@
  *               It never decides that an effect may happen, nor that it has happened (G4): every doubt is
  *               GATE_UNAVAILABLE, and PostgreSQL decides.
  * Entry         key    <prefix>:gate:{t<tenant>:<key hex>} or <prefix>:gate:{p:<key hex>}
- *               value  V:S:<fingerprint 64>:<dbid 16>:<ledger id 19>:<attempt 10>:<token 32>:<run_id 36>:<hmac 64>:
- *                      and the outcome, or {}
- *               V      uv1; uv2 for C and F, which have no holder: there the token's place holds how many milliseconds
- *                      the retention goes on beyond the entry's own TTL (a span, so that no worker's clock counts).
- *                      C and F of uv1 are read as well, and say nothing about the retention
+ *               value  uv3:S:<fingerprint 64>:<dbid 16>:<ledger id 19>:<attempt 10>:<time 16>:<token 32>:<run_id 36>:
+ *                      <hmac 64>: and the outcome, or {}
  *               S      P processing, C completed, F failed_permanent; numbers are decimal with leading zeros
+ *               time   the database's, in ms since 1970. P: when it was acquired; C, F: when the retention ends. The TTL
+ *                      is Valkey's word alone; this is signed, so that a server that brings back what is past is not
+ *                      believed
  *               hmac   HMAC-SHA256(secret, owner ":" key hex ":" all that stands before the hmac, and the outcome)
  *                      in hex, where owner is "t<tenant>" or "p"
  *               dbid   the first 16 hex digits of SHA-256(umavez.database_identity()): an entry of another database,
@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/dbclock.h"
 #include "core/run.h"
 #include "io/valkey.h"
 
@@ -37,18 +38,18 @@ enum gate_result {
 
 struct gate_answer {
   enum gate_result result;
-  int64_t remaining_ms; /* BUSY: of that entry. SETTLED: of the retention; 0: the entry does not tell */
+  int64_t remaining_ms; /* GATE_BUSY: of the holder's lease; GATE_SETTLED: of the retention */
   bool failed;         /* GATE_SETTLED: failed_permanent rather than completed */
   const char *outcome; /* GATE_SETTLED: JSON text, borrows for the callback */
   size_t outcome_len;
 };
 
-/* Keeps v (NULL: no gate at all, everything is GATE_UNAVAILABLE). Copies prefix. */
-struct gate *gate_new(struct valkey *v, const char *prefix, int64_t replay_cache_ms);
+/* Keeps v (NULL: no gate at all, everything is GATE_UNAVAILABLE) and clock. Copies prefix. */
+struct gate *gate_new(struct valkey *v, const struct dbclock *clock, const char *prefix, int64_t replay_cache_ms);
 void gate_free(struct gate *g);
 
-/* The database behind us, as umavez.database_identity() and gate_secret() say. identity NULL: unknown, the gate is
- * not used. */
+/* The database behind us, as umavez.database_identity() and gate_secret() say; the clock is set before. identity NULL:
+ * unknown, the gate is not used. */
 void gate_set_identity(struct gate *g, const char *identity, const uint8_t *secret, size_t secret_len);
 
 /* Asks for the run's key. Sets r->token. done comes once. The run must live until then. */

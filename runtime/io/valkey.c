@@ -20,8 +20,9 @@
 #include "io/valkey_url.h"
 
 enum { BACKOFF_BASE_MS = 100, BACKOFF_CAP_MS = 2000, PROBE_MS = 2000, STABLE_MS = 10000, DRAIN_READS = 4096, MAX_DEADLINES = 4 };
+#define REPLY_MAX_BYTES (4u << 20) /* of one string: a server that sends more is not waited for */
 
-enum command_kind { COMMAND_USER, COMMAND_LOGIN, COMMAND_PROBE, COMMAND_LOAD };
+enum command_kind { COMMAND_USER, COMMAND_LOGIN, COMMAND_PROBE };
 enum breaker { BREAKER_OPEN, BREAKER_PROBING, BREAKER_CLOSED };
 
 struct args {
@@ -37,8 +38,7 @@ struct command {
   valkey_done *done;
   void *arg;
   struct valkey_reply *reply;   /* owned; NULL: unavailable */
-  struct valkey_script *script; /* LOAD: whose hash comes; USER: sent as EVALSHA */
-  struct args *eval;            /* what to send when the server doesn't know the script */
+  struct args *eval;            /* sent as EVALSHA: what to send when the server doesn't know the script */
 };
 
 struct link {
@@ -251,9 +251,20 @@ static void link_write(struct link *l) {
   if (!l->dead) stamp(v);
 }
 
+/* hiredis aborts the process on a reply that nobody has asked for. So what comes while nothing is asked is not given to it
+ * (an end of the connection is), and what follows the last answer is caught in on_reply. */
+static const char unasked[] = "the server sent what nobody had asked for";
+
 static void link_read(struct link *l) {
+  static const char endless[] = "the server's reply is too long";
+  int waiting = 0;
   l->heard_ms = loop_now_ms(l->v->loop);
+  if (l->connected && l->ac->replies.head == NULL && ioctl(l->ac->c.fd, FIONREAD, &waiting) == 0 && waiting > 0) {
+    breaker_open(l->v, unasked, sizeof unasked - 1);
+    return;
+  }
   redisAsyncHandleRead(l->ac);
+  if (!l->dead && l->ac != NULL && l->ac->c.reader->len > REPLY_MAX_BYTES) breaker_open(l->v, endless, sizeof endless - 1);
 }
 
 static void on_flush(void *arg) {
@@ -352,10 +363,7 @@ static void breaker_open(struct valkey *v, const char *why, size_t len) {
 static void own_reply(struct valkey *v, struct command *c, const redisReply *r) {
   int64_t took = loop_now_ms(v->loop) - c->sent_ms;
   list_remove(&c->node);
-  if (c->kind == COMMAND_LOAD) {
-    if (r->type == REDIS_REPLY_STRING && r->len == 40) memcpy(c->script->sha, r->str, 41);
-    else if (r->type == REDIS_REPLY_ERROR && valkey_reply_unavailable(r->str, (size_t)r->len)) breaker_open(v, r->str, (size_t)r->len);
-  } else if (r->type == REDIS_REPLY_ERROR) {
+  if (r->type == REDIS_REPLY_ERROR) {
     breaker_open(v, r->str, (size_t)r->len);
   } else if (c->kind == COMMAND_PROBE) {
     if (took <= v->timeout_ms) breaker_close(v);
@@ -366,9 +374,14 @@ static void own_reply(struct valkey *v, struct command *c, const redisReply *r) 
 
 static void on_reply(redisAsyncContext *ac, void *reply, void *privdata) {
   struct link *l = ac->data;
-  if (l->dead) return; /* privdata is gone */
   struct valkey *v = l->v;
   struct command *c = privdata;
+  if (reply != NULL && ac->replies.head == NULL && ac->c.reader->pos < ac->c.reader->len) {
+    if (!l->dead) breaker_open(v, unasked, sizeof unasked - 1);
+    redisAsyncFree(ac); /* inside a callback hiredis only notes it, and reads no further */
+    return;
+  }
+  if (l->dead) return; /* privdata is gone */
   const redisReply *r = reply;
   if (r == NULL) {
     link_lost(l, ac);
@@ -560,6 +573,14 @@ void valkey_command(struct valkey *v, int argc, const char *const *argv, const s
   if (v->breaker == BREAKER_CLOSED) command_send(v, c, argc, argv, lens);
 }
 
+/* The hash is made here: a server's word for it could name another script. */
+static void script_name(struct valkey_script *s) {
+  uint8_t sha[20];
+  if (s->sha[0] != '\0') return;
+  digest_sha1(s->text, strlen(s->text), sha);
+  hex_encode(sha, sizeof sha, s->sha);
+}
+
 void valkey_eval(struct valkey *v, struct valkey_script *s, int nkeys, int n, const char *const *keys_and_args,
                  const size_t *lens, valkey_done *done, void *arg) {
   struct command *c = user_command(v, done, arg);
@@ -576,19 +597,13 @@ void valkey_eval(struct valkey *v, struct valkey_script *s, int nkeys, int n, co
     argv[i + 3] = keys_and_args[i];
     sizes[i + 3] = lens ? lens[i] : strlen(keys_and_args[i]);
   }
-  if (s->sha[0] != '\0') {
-    c->eval = args_copy(n + 3, argv, sizes);
-    argv[0] = "EVALSHA";
-    argv[1] = s->sha;
-    sizes[0] = strlen(argv[0]);
-    sizes[1] = strlen(argv[1]);
-  }
+  c->eval = args_copy(n + 3, argv, sizes);
+  script_name(s);
+  argv[0] = "EVALSHA";
+  argv[1] = s->sha;
+  sizes[0] = strlen(argv[0]);
+  sizes[1] = strlen(argv[1]);
   command_send(v, c, n + 3, argv, sizes);
-  if (s->sha[0] == '\0' && v->breaker == BREAKER_CLOSED) { /* learn the hash for the next time */
-    struct command *load = command_new(COMMAND_LOAD, NULL, NULL);
-    load->script = s;
-    command_send(v, load, 3, (const char *const[]){"SCRIPT", "LOAD", s->text}, NULL);
-  }
   free(argv);
   free(sizes);
 }

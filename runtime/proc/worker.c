@@ -42,6 +42,8 @@ struct worker {
   struct loop_timer linger;
   int left;
   struct loop_signal term, interrupt;
+  struct dbclock clock;
+  int64_t identity_asked_ms; /* the oldest question that is not answered, or 0 */
   struct loop_timer identity_timer, partitions_timer, register_timer;
   bool verdicts_up, leases_up, registered;
   bool ended;
@@ -74,7 +76,9 @@ static void on_identity(void *arg, struct pgresult *result) {
   uint8_t secret[64];
   const char *hex;
   size_t n;
+  int64_t asked_ms = w->identity_asked_ms ? w->identity_asked_ms : loop_now_ms(w->loop);
 
+  w->identity_asked_ms = 0;
   if (!pgresult_ok(result) && strcmp(pgresult_err(result)->code, "prepared_lost") == 0) {
     pgresult_free(result); /* a pooler's other server session: the connection goes on without prepared statements */
     read_identity(w);
@@ -90,6 +94,7 @@ static void on_identity(void *arg, struct pgresult *result) {
   n = strlen(hex) / 2;
   if (n > sizeof secret || !hex_decode(hex, 2 * n, secret, n))
     die("umavez.gate_secret() gave no hexadecimal secret of at most %zu octets", sizeof secret);
+  dbclock_set(&w->clock, strtoll(pgresult_value(result, 0, 2), NULL, 10), asked_ms);
   gate_set_identity(w->gate, pgresult_value(result, 0, 0), secret, n);
   pgresult_free(result);
 }
@@ -97,9 +102,17 @@ static void on_identity(void *arg, struct pgresult *result) {
 static void read_identity(void *arg) {
   struct worker *w = arg;
   struct pgquery q = {
-      .sql = "SELECT umavez.database_identity(), encode(umavez.gate_secret(), 'hex')", .done = on_identity, .arg = w};
+      .sql = "SELECT umavez.database_identity(), encode(umavez.gate_secret(), 'hex'),"
+             " floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+      .done = on_identity,
+      .arg = w};
 
-  if (w->valkey && !control_query(w->verdicts, &q)) gate_set_identity(w->gate, NULL, NULL, 0);
+  if (w->valkey || w->door) {
+    if (!control_query(w->verdicts, &q))
+      gate_set_identity(w->gate, NULL, NULL, 0);
+    else if (!w->identity_asked_ms)
+      w->identity_asked_ms = loop_now_ms(w->loop);
+  }
   loop_timer_start(w->loop, &w->identity_timer, w->conf->identity_interval_ms);
 }
 
@@ -340,7 +353,7 @@ static int split_listen(const char *text, char address[64]) {
 static int make_door(struct worker *w, const char *openapi, struct err *e) {
   const struct conf *c = w->conf;
   char address[64], *cert = NULL, *key = NULL;
-  struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = openapi};
+  struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = openapi, .clock = &w->clock};
 
   if (!c->http_listen[0]) return 0;
   if (!c->http_tls_cert[0] != !c->http_tls_key[0])
@@ -406,7 +419,8 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   loop_timer_init(&w->identity_timer, read_identity, w);
   loop_timer_init(&w->partitions_timer, make_partitions, w);
   loop_timer_init(&w->register_timer, register_tasks, w);
-  w->gate = gate_new(w->valkey, conf->valkey_prefix, conf->replay_cache_ms);
+  w->clock.loop = loop;
+  w->gate = gate_new(w->valkey, &w->clock, conf->valkey_prefix, conf->replay_cache_ms);
   w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
   w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
   w->sched = sched_new(loop, &sched_options);

@@ -80,7 +80,7 @@ def test_A02_entry_of_another_token_is_left_alone(env, end):
         env.set("go")
     ended, gone_at, last_pttl = False, None, 8000
     while gone_at is None:
-        value, pttl = env.gate.raw(digest, 1), env.gate.pttl(digest, 1)
+        pttl, value = env.gate.pttl(digest, 1), env.gate.raw(digest, 1)      # in this order: what comes after it has a TTL of its own
         if value is None or pttl < 0:
             assert pttl != -1, "the entry lost its TTL"
             gone_at = time.monotonic()
@@ -194,7 +194,7 @@ def _hostile(env, task, args, digest, tenant):
         "truncated": lambda: put(digest, good.encode()[:100], tenant, px=60_000),
         "truncated_outcome": lambda: put(digest, good.encode()[:-3], tenant, px=60_000),
         "version": lambda: put(digest, b"uv9" + good.encode()[3:], tenant, px=60_000),
-        "state": lambda: put(digest, good.encode().replace(b"uv1:C:", b"uv1:Z:"), tenant, px=60_000),
+        "state": lambda: put(digest, good.encode().replace(b"uv3:C:", b"uv3:Z:"), tenant, px=60_000),
         "nul": lambda: put(digest, good.encode()[:50] + b"\0" + good.encode()[51:], tenant, px=60_000),
         "forged": lambda: put(digest, forged, tenant, px=60_000),
         "other_key": lambda: put(digest, other, tenant, px=60_000),

@@ -49,13 +49,13 @@ def fingerprint(task, args):
 
 @dataclass
 class Entry:
-    """A gate entry `V:S:fingerprint:dbid:ledger id:attempt:token:run_id:hmac:outcome`. V is uv1, or uv2 for settled ones, whose token says how many
-    ms the retention goes on beyond the entry's TTL."""
+    """A gate entry `uv3:S:fingerprint:dbid:ledger id:attempt:time:token:run_id:hmac:outcome`."""
     state: str
     fingerprint: str
     dbid: str
     ledger_id: int
     attempt: int
+    time_ms: int
     token: str
     run_id: str
     hmac: str
@@ -64,10 +64,10 @@ class Entry:
     key: str = ""
     pttl: int = None
     raw: bytes = b""
-    version: str = "uv1"
 
     def signed_text(self):
-        return f"{self.version}:{self.state}:{self.fingerprint}:{self.dbid}:{self.ledger_id:019d}:{self.attempt:010d}:{self.token}:{self.run_id}:"
+        return (f"uv3:{self.state}:{self.fingerprint}:{self.dbid}:{self.ledger_id:019d}:{self.attempt:010d}:{self.time_ms:016d}:"
+                f"{self.token}:{self.run_id}:")
 
     def sign(self, secret):
         text = f"{self.owner}:{self.key}:{self.signed_text()}{self.outcome}".encode()
@@ -83,16 +83,14 @@ class Entry:
 def parse_entry(raw, owner, key):
     """The entry, or None when it is not well-formed."""
     try:
-        fields = raw.decode().split(":", 9)
-        version, state, finger, dbid, ledger_id, attempt, token, run_id, mac, outcome = fields
+        fields = raw.decode().split(":", 10)
+        version, state, finger, dbid, ledger_id, attempt, time_ms, token, run_id, mac, outcome = fields
     except (UnicodeDecodeError, ValueError):
         return None
-    widths = [3, 1, 64, 16, 19, 10, 32, 36, 64]
-    if version not in ("uv1", "uv2") or state not in ("PCF" if version == "uv1" else "CF") or [len(f) for f in fields[:9]] != widths:
+    widths = [3, 1, 64, 16, 19, 10, 16, 32, 36, 64]
+    if version != "uv3" or state not in "PCF" or [len(f) for f in fields[:10]] != widths:
         return None
-    if version == "uv2" and not token.isdigit():
-        return None
-    return Entry(state, finger, dbid, int(ledger_id), int(attempt), token, run_id, mac, outcome, owner, key, raw=raw, version=version)
+    return Entry(state, finger, dbid, int(ledger_id), int(attempt), int(time_ms), token, run_id, mac, outcome, owner, key, raw=raw)
 
 
 class Gate:
@@ -115,9 +113,11 @@ class Gate:
         return hashlib.sha256(self.db.val("SELECT umavez.database_identity()").encode()).hexdigest()[:16]
 
     def entry(self, task, args, digest, tenant=None, *, state="P", fingerprint_hex=None, token=None, run_id=None, ledger_id=0, attempt=0,
-              outcome="{}", dbid=None):
+              outcome="{}", dbid=None, time_ms=None):
         """A well-formed, signed entry, by default `processing` with a token of nobody's."""
-        new = Entry(state, fingerprint_hex or fingerprint(task, args).hex(), dbid or self.dbid(), ledger_id, attempt,
+        if time_ms is None:
+            time_ms = self.db.val("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint") + (0 if state == "P" else 3_600_000)
+        new = Entry(state, fingerprint_hex or fingerprint(task, args).hex(), dbid or self.dbid(), ledger_id, attempt, time_ms,
                     token or os.urandom(16).hex(), run_id or "00000000-0000-4000-8000-000000000000", "", outcome,
                     self.owner(tenant), digest.hex())
         return replace(new, hmac=new.sign(self.secret()))
