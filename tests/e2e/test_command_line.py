@@ -295,11 +295,14 @@ def test_cli_enqueue_file_and_again(lab, tmp_path):
 def test_cli_enqueue_file_killed_in_the_middle(lab, tmp_path):
     rows = [{"task": "e2.t_run", "args": {"n": n, "pad": "x" * 2000}, "tenant_id": 1} for n in range(8000)]
     path = jsonl(tmp_path / "runs.jsonl", rows)
-    process = subprocess.Popen([str(umavez_bin()), "enqueue", "--file", str(path)], env={**clean_environment(), "DATABASE_URL": lab.env.db.url("postgres")},
+    process = subprocess.Popen([str(umavez_bin()), "enqueue", "--file", str(path)], env={**clean_environment(), "DATABASE_URL": lab.env.db.url("postgres"),
+                                                                                       "PGAPPNAME": "killed"},
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     lab.until(lambda: lab.value("SELECT count(*) FROM umavez.runs") > 0 or process.poll() is not None, 60, "the first batch")
     process.kill()
     process.wait()
+    # What it had sent before its end is still executed, and committed.
+    lab.until(lambda: lab.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'killed'") == 0, 60, "the killed process's session to end")
     before = lab.value("SELECT count(*) FROM umavez.runs")
     done = lab.cli("enqueue", "--file", path, "--json")
     assert json.loads(done.out) == {"lines": 8000, "enqueued": 8000 - before, "known": before}
