@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crash.h"
 #include "base/log.h"
 
 #define RUN_STATE_NAME(id, name, meaning) [id] = name,
@@ -64,6 +65,7 @@ void run_set_state(struct run *r, enum run_state to) {
 
   if (!why) bug("run %s cannot go from %s to %s", r->run_id, run_state_name(r->state), run_state_name(to));
   log_kv(LOG_DEBUG_, "run_state", "run_id", r->run_id, "from", names[r->state], "to", names[to], "why", why, NULL);
+  crash_note(r->run_id, names[to]);
   r->state = to;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/crash.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "bind/bind.h"
@@ -87,6 +88,7 @@ static void hold_signals(void) {
 }
 
 int main(int argc, char **argv) {
+  crash_install();
   if (argc > 1 && strcmp(argv[1], "worker") == 0) hold_signals();
   char lua_dir[PATH_MAX];
   struct err err = {0};

@@ -112,14 +112,6 @@ class Chaos:
         slot["worker"] = self.env.worker(database_url=slot["pg"].url(self.env.db), valkey_url=slot["vk"].url, pool_size=6, drain_timeout="10s",
                                         gate_timeout="100ms")
 
-    def revive(self):
-        """A worker that finds PostgreSQL away at its very start says so and ends with 4; whoever runs it starts it again."""
-        for slot in self.slots:
-            worker = slot["worker"]
-            if not worker.running() and worker.process.returncode == 4 and "cannot connect" in worker.text():
-                worker.killed = True
-                self.start_worker(slot)
-
     def later(self, seconds, function):
         heapq.heappush(self.undo, (time.monotonic() + seconds, len(self.undo) + self.faults.total(), function))
 
@@ -130,8 +122,9 @@ class Chaos:
     def for_a_while(self, thing, low, high, break_it, mend_it):
         if thing in self.down:
             return False
+        if break_it() is False:
+            return False
         self.down.add(thing)
-        break_it()
 
         def mended():
             mend_it()
@@ -152,9 +145,10 @@ class Chaos:
             self.start_worker(slot)
         elif name == "worker_freeze":
             worker = slot["worker"]
-            done = self.for_a_while(("worker", worker.name), 0.5, 5, worker.freeze, worker.thaw)
+            done = self.for_a_while(("worker", worker.name), 0.5, 5, worker.try_freeze, worker.thaw)
         elif name == "worker_term":
-            if ("worker", slot["worker"].name) not in self.down:
+            done = ("worker", slot["worker"].name) not in self.down and bool(slot["worker"].text())     # before main() SIGTERM kills
+            if done:
                 slot["worker"].process.terminate()
                 slot["old"] = slot["worker"]
                 self.start_worker(slot)
@@ -241,7 +235,6 @@ def test_random_faults(own_env):
             chaos.enqueue(runs[sent:due])
             sent = due
         chaos.mend()
-        chaos.revive()
         if elapsed > next_fault:
             chaos.strike()
             next_fault = time.monotonic() - begun + chaos.random.uniform(0.1, 1.8)
@@ -251,7 +244,6 @@ def test_random_faults(own_env):
     chaos.mend(everything=True)
     for slot in chaos.slots:
         slot["pg"].rule = slot["vk"].rule = None
-    chaos.revive()
     backlog = env.live()
     settled = time.monotonic()
     env.wait_finished(timeout=180)

@@ -1,9 +1,12 @@
 """What a review has found, one test a fault."""
+import signal
 import time
 
 import pytest
 
 from lab import OWNERS, SLACK
+from support.proxy import PgProxy
+from support.servers import umavez_bin
 
 
 @OWNERS
@@ -49,3 +52,34 @@ def test_args_deeper_than_the_reader_goes_end_with_a_code_of_the_interface(lab, 
     run = lab.enqueue_text(owner.task("run"), '{"lua": "return {}", "deep": %s1%s}' % ("[" * 200, "]" * 200), owner)
     end = lab.done(run)
     assert (end.status, end.outcome["code"], lab.starts()) == ("failed_permanent", "key_error", 0)
+
+
+@pytest.mark.skipif("asan" in str(umavez_bin()), reason="a sanitizer reports a crash in its own way")
+def test_a_crash_tells_the_signal_the_run_and_the_stack(lab):
+    """A worker ended with -11 in the fault run, and nothing said where."""
+    lab.latch("go")
+    worker = lab.worker()
+    run = lab.enqueue("e2.t_crash", {"e1": "E1", "lua": "start() reached('go') wait('go') effect() return {}"})
+    lab.reached("go")
+    worker.process.send_signal(signal.SIGSEGV)
+    assert worker.process.wait(30) == -signal.SIGSEGV
+    complaint = worker.complaint().splitlines()
+    assert complaint[0].endswith("ended with -11") and complaint[1] == f"umavez: crash: SIGSEGV, pid {worker.pid}", complaint
+    assert f"umavez: crash: note: {run} handler" in complaint
+    assert any("/umavez(loop_run+" in line for line in complaint[complaint.index("umavez: crash: stack:"):]), complaint
+    worker.killed = True
+    lab.worker()
+    lab.open("go")
+    assert (lab.done(run).status, lab.effects("E1"), lab.starts()) == ("completed", 1, 2)
+
+
+@pytest.mark.parametrize("statement", ["to_regclass", "FROM umavez.migrations"])
+def test_a_worker_waits_for_a_database_that_goes_away_while_it_looks_at_it(lab, statement):
+    """It waited for one that was away, but ended with 1 when the connection was lost between the connect and the answer."""
+    proxy = lab.env.closing(PgProxy(lab.env.pg))
+    proxy.cut_when(statement)
+    worker = lab.worker(database_url=proxy.url(lab.env.db))
+    proxy.wait_fired()
+    worker.wait_line("PostgreSQL is away .*the worker waits for it")
+    assert lab.done(lab.enqueue("e2.t_run", {"lua": "start() effect() return {}"})).status == "completed"
+    assert worker.running()

@@ -55,9 +55,14 @@ class Worker:
             self.process.kill()
         self.process.wait()
 
-    def freeze(self):
+    def try_freeze(self):
+        """Stops it; False: it had ended."""
         self.process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: _state(self.pid) == "T", 10, "worker stopped")
+        wait_until(lambda: _state(self.pid) == "T" or not self.running(), 30, f"worker {self.name} to stop")
+        return self.running()
+
+    def freeze(self):
+        assert self.try_freeze(), f"cannot freeze a worker that has ended: {self.complaint() or self.tail()}"
 
     def thaw(self):
         self.process.send_signal(signal.SIGCONT)
@@ -107,8 +112,14 @@ class Worker:
         if found:
             return f"worker {self.name}: {found.group(0)}\n{self.tail(60)}"
         if not self.killed and not self.running() and self.process.returncode != 0:
-            return f"worker {self.name} ended with {self.process.returncode}\n{self.tail(60)}"
+            return f"worker {self.name} ended with {self.process.returncode}\n{self.crash_report()}{self.tail(60)}"
         return None
+
+    def crash_report(self):
+        """What it wrote when a signal ended it (runtime/base/crash.h), to be shown in front of its log, which may be cut; "" for another end."""
+        lines = self.text().splitlines(keepends=True)
+        first = next((n for n, line in enumerate(lines) if line.startswith("umavez: crash: SIG")), None)
+        return "" if first is None else "".join(lines[first:first + 90])
 
     def dump(self):
         """Where it hangs, into its log directory, when gdb is there; for the person who reads a failure."""
