@@ -26,16 +26,27 @@ end
 -- Waiting cannot heal these; anything else can be a server that is still starting.
 local HOPELESS = { bad_url = true, auth_failed = true, no_database = true }
 
--- A server that is away at the start is as good as one that goes away later: the worker waits for it.
+local function look_at(conf)
+  local db = pg.connect(conf.database_url, { timeout_ms = conf.connect_timeout })
+  local ok, err = pcall(database.check_migrated, db)
+  db:close()
+  if not ok then
+    error(err, 0)
+  end
+end
+
+-- A server that is away at the start, or goes while we look at it, is as good as one that goes away later: the worker
+-- waits for it.
 local function check_database(conf)
-  local ok, db = pcall(pg.connect, conf.database_url, { timeout_ms = conf.connect_timeout })
+  local ok, err = pcall(look_at, conf)
   if ok then
-    database.check_migrated(db)
-    db:close()
-  elseif type(db) ~= "table" or HOPELESS[db.code] then
+    return
+  elseif type(err) == "table" and err.retryable then
+    cli.note("PostgreSQL is away (%s); the worker waits for it", tostring(err.message or err.code))
+  elseif type(err) == "table" and HOPELESS[err.code] then
     database.open(conf)
   else
-    cli.note("PostgreSQL is away (%s); the worker waits for it", tostring(db.message or db.code))
+    error(err, 0)
   end
 end
 
