@@ -221,6 +221,9 @@ M.fields = {
   { name = "retry", type = "table", doc = "what happens after an error", fields = {
     { name = "max_attempts", type = "number", default = 8, check = integer(1, 1000),
       doc = "starts of the handler before the run counts as failed for good" },
+    { name = "max_crashes", type = "number", default = 3, check = integer(1, 1000),
+      doc = "how often its code may cost the worker its life (a crash, an endless loop) before the run counts as "
+        .. "failed for good; never more than max_attempts" },
     { name = "base", type = "duration", default = "1s", check = duration("1ms", "7d"),
       doc = "wait before the second try; doubles each time, with jitter" },
     { name = "cap", type = "duration", default = "10m", check = duration("1ms", "7d"), doc = "the longest wait" },
@@ -354,6 +357,13 @@ local function check_task(name, given, folder, report)
   local checked = check_fields(M.fields, given, "", full, report)
   if checked.retry.base and checked.retry.cap and checked.retry.base > checked.retry.cap then
     report({ task = full, field = "retry.base", message = "is longer than retry.cap" })
+  end
+  local crashes, attempts = checked.retry.max_crashes, checked.retry.max_attempts
+  if crashes and attempts and crashes > attempts then
+    if type(given.retry) == "table" and given.retry.max_crashes then
+      report({ task = full, field = "retry.max_crashes", message = "is greater than retry.max_attempts" })
+    end
+    checked.retry.max_crashes = attempts
   end
   local http = checked.http
   if http and http.signature and given.http.auth == "token" then
@@ -593,6 +603,7 @@ function M.register(found)
       timeout_ms = task.timeout,
       retention_ms = task.retention,
       max_attempts = task.retry.max_attempts,
+      max_crashes = task.retry.max_crashes,
       retry_base_ms = task.retry.base,
       retry_cap_ms = task.retry.cap,
       concurrency = task.concurrency or 0,

@@ -117,6 +117,7 @@ int bind_task_add(lua_State *L) {
   given.timeout_ms = get_integer(L, "timeout_ms");
   given.retention_ms = get_integer(L, "retention_ms");
   given.max_attempts = (int)get_integer(L, "max_attempts");
+  given.max_crashes = (int)get_integer(L, "max_crashes");
   given.retry_base_ms = get_integer(L, "retry_base_ms");
   given.retry_cap_ms = get_integer(L, "retry_cap_ms");
   given.concurrency = (int)get_integer(L, "concurrency");
@@ -131,6 +132,7 @@ int bind_task_add(lua_State *L) {
   t->timeout_ms = given.timeout_ms;
   t->retention_ms = given.retention_ms;
   t->max_attempts = given.max_attempts;
+  t->max_crashes = given.max_crashes;
   t->retry_base_ms = given.retry_base_ms;
   t->retry_cap_ms = given.retry_cap_ms;
   t->concurrency = given.concurrency;

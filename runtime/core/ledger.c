@@ -77,6 +77,8 @@ static void answered(struct ledger_call *call, struct pgresult *result) {
   call->run->call = NULL;
   call->done(call->run, call);
   free(call->outcome);
+  free(call->failure_code);
+  free(call->failure_message);
   free(call);
 }
 
@@ -189,24 +191,41 @@ static void on_claim(void *arg, struct pgresult *result) {
   answered(call, result);
 }
 
+static void on_last_failure(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
+
+  if (!pgresult_ok(result)) {
+    note_error(call, pgresult_err(result));
+  } else {
+    call->failure_code = column_text(result, 0);
+    call->failure_message = column_text(result, 1);
+  }
+  answered(call, result);
+}
+
 #define CLAIM_COLUMNS "SELECT verdict, id, attempt, status, outcome, remaining_ms"
 #define CLAIM_FROM " FROM umavez.begin_run($1::bigint, $2::bytea, $3::bytea, $4::int, $5::int)"
 
-void ledger_claim(struct run *r, bool hold, ledger_done *done) {
-  struct ledger_call *call = call_new(r, 3, done);
-  struct params p = {.n = 0};
+void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done) {
+  bool used_up = run_used_up(r);
+  struct ledger_call *call = call_new(r, used_up ? 4 : 3, done);
+  struct params p = {.n = 0}, id = {.n = 0};
 
   add_tenant(&p, r);
   add_digest(&p, r->key_hex);
   add_digest(&p, r->fingerprint_hex);
   add_int(&p, r->task->lease_ms);
-  add_int(&p, r->task->lease_ms);
+  add_int(&p, idle_ms);
   send(r->conn, "BEGIN", NULL, on_plain, call);
   if (hold) add_text(&p, r->run_id);
   send(r->conn,
        hold ? CLAIM_COLUMNS ", CASE WHEN verdict = 'claimed' THEN umavez.hold_run($6::uuid) END" CLAIM_FROM
             : CLAIM_COLUMNS CLAIM_FROM,
        &p, on_claim, call);
+  if (used_up) {
+    add_text(&id, r->run_id);
+    send(r->conn, "SELECT code, message FROM umavez.last_failure($1::uuid)", &id, on_last_failure, call);
+  }
   send(r->conn, "SAVEPOINT umavez_run", NULL, on_plain, call);
   pgconn_sync(r->conn);
 }

@@ -39,6 +39,7 @@ struct ledger_call {
   bool failed;    /* the settled row is failed_permanent */
   int64_t ledger_id;
   int attempt;
+  char *failure_code, *failure_message; /* claim: of the run's last failure, if it is used up; or NULL */
   int64_t remaining_ms; /* of the lease (busy) or of the retention (settled) */
   char *outcome;        /* JSON text as the ledger holds it, or NULL */
 };
@@ -46,9 +47,10 @@ struct ledger_call {
 typedef void ledger_done(struct run *r, struct ledger_call *call);
 
 /* ---- on the run's own connection (r->conn) ---- */
-/* BEGIN, begin_run, SAVEPOINT. Fills claim, ledger_id, attempt, failed, outcome, remaining_ms. hold: the transaction keeps
- * its first snapshot (REPEATABLE READ, SERIALIZABLE), so it locks the run's row as well. */
-void ledger_claim(struct run *r, bool hold, ledger_done *done);
+/* BEGIN, begin_run, SAVEPOINT. Fills claim, ledger_id, attempt, failed, outcome, remaining_ms; for a run that
+ * is used up (run_used_up) also failure_code and failure_message. hold: the transaction keeps its first snapshot (REPEATABLE READ, SERIALIZABLE), so it locks the run's row as well. idle_ms: PostgreSQL ends the
+ * transaction when the worker says nothing for so long. */
+void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done);
 /* complete_run (complete_request) with r->outcome, COMMIT, session reset. Fills committed, outcome, remaining_ms. */
 void ledger_complete(struct run *r, ledger_done *done);
 /* ROLLBACK TO the savepoint, fail_run with r->permanent, r->outcome, r->failure, r->delay_ms, COMMIT, session reset. */

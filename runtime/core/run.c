@@ -60,6 +60,10 @@ void run_free(struct run *r) {
   free(r);
 }
 
+bool run_used_up(const struct run *r) {
+  return !r->request && r->task && (r->deliveries > r->task->max_attempts || r->crashes >= r->task->max_crashes);
+}
+
 void run_set_state(struct run *r, enum run_state to) {
   const char *why = run_move_reason(r->state, to);
 

@@ -111,6 +111,7 @@ struct run {
   char *args;        /* JSON text, as jsonb prints it; NUL ended */
   size_t args_len;
   int deliveries; /* counted on the run, this one included */
+  int crashes;    /* of them: those in which its own code cost the worker its life */
   int attempt;    /* of the ledger row; 0 before the claim */
   uint8_t key[DIGEST_BYTES];
   uint8_t fingerprint[DIGEST_BYTES];
@@ -163,6 +164,10 @@ struct run {
 /* Borrows everything, copies. Gives a run in RUN_TAKEN. */
 struct run *run_new(const char *run_id, const char *task_name, const char *args, size_t args_len);
 void run_free(struct run *r);
+
+/* No start is left: its deliveries, or its crashes, have reached what its task allows. Such a run is ended when its key
+ * can be claimed, without its code being started again: neither prepare nor effect. */
+bool run_used_up(const struct run *r);
 
 /* One timer a run: after ms, cb(run) is called at a safe point, unless run_timer_stop came first. Restarts a started
  * one. */

@@ -32,6 +32,10 @@ void runner_set_handler(struct runner *rn, const struct handler_ops *ops) {
   rn->ops = ops;
 }
 
+void runner_set_idle(struct runner *rn, int64_t ms) {
+  rn->idle_ms = ms;
+}
+
 /* ---- delivery → gate ---- */
 
 static void on_gate(struct run *r, const struct gate_answer *a);
@@ -57,6 +61,11 @@ void runner_start(struct runner *rn, struct run *r) {
     runner_end(r, "owner_mismatch",
                r->has_tenant ? "the task is the platform's, but the run names a tenant"
                              : "the task is a tenant's, but the run names none");
+    return;
+  }
+  /* More crashes than allowed: it died again although neither prepare nor effect was to be started any more. */
+  if (r->task->key == TASK_KEY_FUNCTION && r->crashes > r->task->max_crashes) {
+    runner_end(r, "worker_lost", "its task's key function costs each worker its life");
     return;
   }
   if (r->request) {
@@ -111,7 +120,7 @@ static void on_prepare_timeout(void *arg) {
 }
 
 void runner_after_gate(struct run *r) {
-  if (!r->task->has_prepare || r->ops || r->look_only) {
+  if (!r->task->has_prepare || r->ops || r->look_only || run_used_up(r)) {
     runner_to_pool(r);
     return;
   }
@@ -142,7 +151,8 @@ static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
   }
   r->conn = conn;
   run_set_state(r, RUN_CLAIM);
-  ledger_claim(r, !r->request && control_snapshots(r->runner->control), on_claimed);
+  ledger_claim(r, !r->request && control_snapshots(r->runner->control),
+               r->task->lease_ms > r->runner->idle_ms ? r->task->lease_ms : r->runner->idle_ms, on_claimed);
 }
 
 void runner_to_pool(struct run *r) {
@@ -201,6 +211,22 @@ static void drop_transaction(struct run *r) {
 
 static void start_handler(struct run *r);
 
+/* Only here, with the key claimed: a run whose key is held or settled is answered by that, whatever its limits. */
+static void end_used_up(struct run *r, const struct ledger_call *call) {
+  bool crashed = r->crashes > 0 && call->failure_code &&
+                 (strcmp(call->failure_code, "timeout") == 0 || strcmp(call->failure_code, "worker_lost") == 0);
+  char message[1024];
+
+  if (crashed)
+    snprintf(message, sizeof message, "%s (workers lost by this run: %d)",
+             call->failure_message ? call->failure_message : "", r->crashes);
+  else
+    snprintf(message, sizeof message, "its worker was lost each time that the handler had started");
+  runner_set_failure(r, crashed ? call->failure_code : "worker_lost", message, NULL);
+  r->permanent = true;
+  runner_fail(r);
+}
+
 static void answer_replay(struct run *r, struct ledger_call *call) {
   r->replay = true;
   stats_inc(STAT_RUNS_REPLAYED);
@@ -225,7 +251,10 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
       r->ledger_id = call->ledger_id;
       r->attempt = call->attempt;
       FAILPOINT(CLAIM_ANSWERED, r->task_name, pgconn_fd(r->conn));
-      start_handler(r);
+      if (run_used_up(r) && !r->draining)
+        end_used_up(r, call);
+      else
+        start_handler(r);
       return;
     case CLAIM_REPLAY:
       drop_transaction(r);
@@ -317,12 +346,6 @@ static void on_timeout(void *arg) {
 static void start_handler(struct run *r) {
   if (r->draining) {
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
-    return;
-  }
-  if (!r->request && r->deliveries > r->task->max_attempts) {
-    runner_set_failure(r, "worker_lost", "its worker was lost each time that the handler had started", NULL);
-    r->permanent = true;
-    runner_fail(r);
     return;
   }
   run_set_state(r, RUN_HANDLER);

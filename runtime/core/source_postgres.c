@@ -134,7 +134,7 @@ static char *column(struct pgresult *r, int row, int col) {
   return pgresult_null(r, row, col) ? NULL : xstrdup(pgresult_value(r, row, col));
 }
 
-/* Columns: run_id, task, tenant_id, args, deliveries, traceparent */
+/* Columns: run_id, task, tenant_id, args, deliveries, traceparent, crashes */
 static struct run *run_from_row(struct pgresult *r, int row) {
   struct run *run = run_new(pgresult_value(r, row, 0), pgresult_value(r, row, 1), pgresult_value(r, row, 3),
                             (size_t)pgresult_length(r, row, 3));
@@ -143,6 +143,7 @@ static struct run *run_from_row(struct pgresult *r, int row) {
   if (run->has_tenant) run->tenant_id = strtoll(pgresult_value(r, row, 2), NULL, 10);
   run->deliveries = atoi(pgresult_value(r, row, 4));
   run->traceparent = column(r, row, 5);
+  run->crashes = atoi(pgresult_value(r, row, 6));
   return run;
 }
 
@@ -199,7 +200,7 @@ static void take(struct source_postgres *s) {
   const char *values[6] = {s->worker_id, s->queues, limit, s->leases, lease, s->skip};
   struct pgquery q = {
       .sql =
-          "SELECT run_id, task, tenant_id, args, deliveries, traceparent FROM "
+          "SELECT run_id, task, tenant_id, args, deliveries, traceparent, crashes FROM "
           "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, 'infinity', $6::text[])",
       .nparams = 6,
       .values = values,

@@ -16,6 +16,7 @@ struct task *task_new(const char *name) {
   t->timeout_ms = 20000;
   t->retention_ms = 24 * 3600 * 1000LL;
   t->max_attempts = 8;
+  t->max_crashes = 3;
   t->retry_base_ms = 1000;
   t->retry_cap_ms = 600000;
   t->history = true;

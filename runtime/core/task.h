@@ -57,6 +57,7 @@ struct task {
   int64_t timeout_ms;   /* of one handler start */
   int64_t retention_ms; /* of a settled ledger row */
   int max_attempts;     /* deliveries whose handler started */
+  int max_crashes;      /* of them: those that ended with the worker's death, by the run's own code. At most max_attempts */
   int64_t retry_base_ms, retry_cap_ms;
   int concurrency;  /* runs of this task at once in one worker; 0: no limit of its own */
   bool history;     /* false: a completed run leaves no finished_runs row */

@@ -191,7 +191,7 @@ CREATE OR REPLACE FUNCTION umavez.take_runs(
   p_worker uuid, p_queues text[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz DEFAULT NULL,
   p_skip_tasks text[] DEFAULT NULL)
 RETURNS TABLE (run_id uuid, task text, tenant_id bigint, args text, deliveries integer, enqueued_at timestamptz, traceparent text,
-               run_at timestamptz)
+               run_at timestamptz, crashes integer)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $fn$
@@ -237,13 +237,14 @@ BEGIN
                          + coalesce((p_leases->>t.task)::bigint, p_lease_ms) * interval '1 millisecond'
       FROM picked
      WHERE t.run_id = picked.run_id
-    RETURNING t.run_id, t.task, t.tenant_id, t.args::text AS args, t.deliveries, t.enqueued_at, t.traceparent, t.run_at, picked.nr
+    RETURNING t.run_id, t.task, t.tenant_id, t.args::text AS args, t.deliveries, t.enqueued_at, t.traceparent, t.run_at, t.crashes, picked.nr
   LOOP
     v_taken := v_taken + 1;
     v_last := v_run.nr;
     v_head := v_run.run_at;
     run_id := v_run.run_id; task := v_run.task; tenant_id := v_run.tenant_id; args := v_run.args;
     deliveries := v_run.deliveries; enqueued_at := v_run.enqueued_at; traceparent := v_run.traceparent; run_at := v_run.run_at;
+    crashes := v_run.crashes;
     RETURN NEXT;
   END LOOP;
 

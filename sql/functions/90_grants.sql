@@ -39,6 +39,7 @@ BEGIN
       umavez.register_tasks(jsonb), umavez.take_runs(uuid, text[], integer, jsonb, bigint, timestamptz, text[]),
       umavez.reap_runs(integer), umavez.renew_runs(uuid, uuid[], bigint[]), umavez.release_runs(uuid, uuid[], bigint[], text[]),
       umavez.release_orphans(uuid, uuid[]), umavez.hold_run(uuid),
+      umavez.bury_worker(uuid, uuid[], jsonb), umavez.renew_worker(uuid, bigint), umavez.last_failure(uuid),
       umavez.sleep_begin(), umavez.sleep_end(), umavez.wake(),
       umavez.end_run(uuid, text, jsonb, jsonb, bytea, integer), umavez.reschedule_run(uuid, bigint, jsonb),
       umavez.put_off_run(uuid, jsonb, integer),

@@ -53,8 +53,9 @@ describe("manifests", function()
     assert.same({}, faults)
     local a, b, c = found["shop.a"], found["shop.b"], found["shop.c"]
     assert.equal("shop.a", a.name)
-    assert.same({ 30000, 20000, 86400000, 8, 1000, 600000, "default", true },
-      { a.lease, a.timeout, a.retention, a.retry.max_attempts, a.retry.base, a.retry.cap, a.queue, a.history })
+    assert.same({ 30000, 20000, 86400000, 8, 3, 1000, 600000, "default", true },
+      { a.lease, a.timeout, a.retention, a.retry.max_attempts, a.retry.max_crashes, a.retry.base, a.retry.cap, a.queue,
+        a.history })
     assert.is_nil(a.key)
     assert.is_nil(a.concurrency)
     assert.same({ 60000, 500, 604800000, 3, 100, 600000, "big", false, 4 }, { b.lease, b.timeout, b.retention,
@@ -63,6 +64,17 @@ describe("manifests", function()
     assert.equal("1:2", c.key({ x = 1, y = 2 }))
     assert.equal("function", type(b.effect))
     assert.is_truthy(found["maintenance.purge"])
+  end)
+
+  it("lets a run kill no more workers than it has attempts", function()
+    local found, faults = load([[return { tasks = {
+      a = { owner = "tenant", retry = { max_attempts = 2 } },
+      b = { owner = "tenant", retry = { max_attempts = 2, max_crashes = 1 } },
+      c = { owner = "tenant", retry = { max_attempts = 9, max_crashes = 9 } },
+    } }]], { "a", "b", "c" })
+    assert.same({}, faults)
+    assert.same({ 2, 1, 9 }, { found["shop.a"].retry.max_crashes, found["shop.b"].retry.max_crashes,
+      found["shop.c"].retry.max_crashes })
   end)
 
   it("names nested folders' tasks by their path", function()
@@ -115,7 +127,8 @@ describe("manifests", function()
       timeout = { '"0s"', '"1ms"', '"25h"', "1" },
       retention = { '"0s"', '"10000d"' },
       ["retry"] = { "1", '"x"', "{ max_attempts = 0 }", "{ max_attempts = 1.5 }", '{ base = "8d" }',
-      '{ base = "1h" }',
+      '{ base = "1h" }', "{ max_crashes = 0 }", "{ max_crashes = 1001 }", "{ max_crashes = 9 }",
+      "{ max_attempts = 2, max_crashes = 3 }",
         "{ 1 }" },
       queue = { '""', '"a b"', "1", '("x"):upper()' .. " .. ' '" },
       concurrency = { "0", "1.5", '"1"', "-1", "1/0", "0/0" },

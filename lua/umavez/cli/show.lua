@@ -18,15 +18,15 @@ end
 
 -- Everything as text: nothing of a jsonb value is changed on its way through Lua.
 local LIVE = [[
-SELECT run_id::text, task, tenant_id::text, queue, priority, state, false AS replay, deliveries, busy,
+SELECT run_id::text, task, tenant_id::text, queue, priority, state, false AS replay, deliveries, busy, crashes,
        NULL::int AS attempt, enqueued_at::text, run_at::text, lease_until::text, NULL AS finished_at, worker_id::text,
        traceparent, NULL AS key_digest, NULL AS outcome, failure::text, args::text
   FROM umavez.runs WHERE run_id = $1::uuid]]
 
 local FINISHED = [[
 SELECT run_id::text, task, tenant_id::text, queue, priority, status AS state, replay, deliveries,
-       NULL::int AS busy, attempt, enqueued_at::text, NULL AS run_at, NULL AS lease_until, finished_at::text,
-       worker_id::text, traceparent,
+       NULL::int AS busy, NULL::int AS crashes, attempt, enqueued_at::text, NULL AS run_at, NULL AS lease_until,
+       finished_at::text, worker_id::text, traceparent,
        encode(idempotency_key, 'hex') AS key_digest, outcome::text, failure::text, args::text
   FROM umavez.finished_runs WHERE run_id = $1::uuid ORDER BY finished_at DESC LIMIT 1]]
 
@@ -68,6 +68,7 @@ local function print_run(run, ledger, with_args)
     { "state", run.state .. (run.replay and " (answered as a replay)" or "") },
     { "queue", run.queue .. ", priority " .. tostring(run.priority) },
     { "deliveries", run.deliveries }, { "attempt", run.attempt }, { "busy", run.busy },
+    { "crashes", run.crashes and run.crashes > 0 and run.crashes or nil },
     { "enqueued at", run.enqueued_at }, { "due at", run.run_at }, { "leased until", run.lease_until },
     { "finished at", run.finished_at }, { "worker", run.worker_id }, { "traceparent", run.traceparent },
     { "key digest", run.key_digest or "(known when the run has ended)" },
