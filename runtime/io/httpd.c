@@ -64,6 +64,7 @@ struct http_request {
   struct buf body;
   bool head_seen; /* the library's first call was there */
   bool gone;      /* the peer has left */
+  bool sent;      /* answered past the library, which must only close now */
   int refused;    /* the status that is owed once the body has been swallowed */
   size_t swallowed;
   int status;
@@ -123,20 +124,27 @@ static enum MHD_Result refuse_now(struct httpd *h, struct MHD_Connection *c, int
   return ok;
 }
 
-/* For moments in which the library takes no answer: writes one past it. The connection must end now. Best effort. */
-static void refuse_raw(struct conn *c, int status, const char *reason, const char *why) {
-  struct http_answer a;
+/* For moments in which the library takes no answer: writes one past it. The connection must end now. Best effort: what the
+ * socket does not take at once is lost, and over TLS nothing is sent. */
+static void send_raw(struct conn *c, const struct http_answer *a, bool is_head) {
   struct buf out = BUF_INIT;
   if (c->httpd->tls) return;
-  make_refusal(c->httpd, status, why, &a);
-  buf_printf(&out, "HTTP/1.1 %d %s\r\nConnection: close\r\nContent-Length: %zu\r\n", a.status, reason, a.body_len);
-  for (size_t i = 0; i < a.nheaders; i++)
-    buf_printf(&out, "%s: %s\r\n", a.headers[i].name, a.headers[i].value);
+  buf_printf(&out, "HTTP/1.1 %d %s\r\nConnection: close\r\n", a->status,
+             MHD_get_reason_phrase_for((unsigned)a->status));
+  if (a->status != 204 && a->status != 304) buf_printf(&out, "Content-Length: %zu\r\n", a->body_len);
+  for (size_t i = 0; i < a->nheaders; i++)
+    buf_printf(&out, "%s: %s\r\n", a->headers[i].name, a->headers[i].value);
   buf_puts(&out, "\r\n");
-  buf_append(&out, a.body, a.body_len);
+  if (!is_head && a->body_len > 0) buf_append(&out, a->body, a->body_len);
   ssize_t sent = send(c->fd, out.data, out.len, MSG_DONTWAIT | MSG_NOSIGNAL);
   (void)sent;
   buf_fini(&out);
+}
+
+static void refuse_raw(struct conn *c, int status, const char *why) {
+  struct http_answer a;
+  make_refusal(c->httpd, status, why, &a);
+  send_raw(c, &a, false);
 }
 
 /* ── connections ── */
@@ -161,7 +169,7 @@ static void on_late(void *arg) {
   struct conn *c = arg;
   c->timed_out = true;
   if (c->phase == PHASE_HEAD || c->phase == PHASE_BODY)
-    refuse_raw(c, 408, "Request Timeout", "the request took too long to arrive");
+    refuse_raw(c, 408, "the request took too long to arrive");
   shutdown(c->fd, SHUT_RDWR);
 }
 
@@ -297,7 +305,7 @@ static enum MHD_Result on_body(struct httpd *h, struct http_request *q, const ch
   q->swallowed += q->body.len + len;
   buf_fini(&q->body);
   if (q->swallowed <= h->o.max_body_bytes + SWALLOW_BYTES) return MHD_YES;
-  refuse_raw(q->conn, 413, "Content Too Large", "the request's body is too large");
+  refuse_raw(q->conn, 413, "the request's body is too large");
   return MHD_NO;
 }
 
@@ -306,7 +314,7 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *m, const char
   (void)url;
   struct httpd *h = arg;
   struct http_request *q = *context;
-  if (q == NULL || q->conn == NULL) return MHD_NO;
+  if (q == NULL || q->conn == NULL || q->sent) return MHD_NO;
   if (!q->head_seen) {
     q->head_seen = true;
     return on_head(h, q, method, version);
@@ -355,6 +363,12 @@ static void deliver(void *arg) {
     if (h->o.on_gone) h->o.on_gone(h->o.arg, q);
 }
 
+/* The library reads before it sends, and where the peer has closed its sending side it then closes without sending. */
+static bool peer_has_closed(const struct http_request *q) {
+  struct pollfd p = {.fd = q->conn->fd, .events = POLLRDHUP};
+  return q->gone || (poll(&p, 1, 0) > 0 && p.revents);
+}
+
 void http_respond(struct http_request *q, const struct http_answer *a) {
   if (q->response || !list_linked(&q->node)) bug("a request is answered twice");
   struct conn *c = q->conn;
@@ -364,6 +378,10 @@ void http_respond(struct http_request *q, const struct http_answer *a) {
   q->status = a->status;
   q->response = make_response(a, h->draining || h->freeing);
   unwatch_hangup(c);
+  if (peer_has_closed(q)) {
+    send_raw(c, a, strcmp(q->head.method, "HEAD") == 0);
+    q->sent = true;
+  }
   set_phase(c, PHASE_ANSWER);
   MHD_resume_connection(c->mhd);
   h->eager = 0;

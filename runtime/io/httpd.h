@@ -9,7 +9,7 @@
  *                         └─► on_gone: the client has left; http_respond must still be called once
  *
  * on_gone cannot tell a client that is away from one that has only closed its sending side, so the answer is sent all the
- * same: harmless to the first, right for the second.
+ * same: harmless to the first, right for the second (not over TLS; and requests pipelined behind it go unanswered).
  *
  * Callbacks come at the safe point of a tick. What the library or the limits refuse never reaches on_request: the server
  * answers it (400, 408, 413, 414, 431, 501, 503) with `refuse`, so that even those answers have the application's form, and
