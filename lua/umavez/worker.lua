@@ -20,4 +20,14 @@ function M.run(settings, tasks)
   return c.result(vm.await(c.start(settings.handle, json.encode(openapi.describe(tasks)))))
 end
 
+--- Run a worker's supervisor until told to stop. It starts this program with this command line again, once a child.
+-- @tparam table settings umavez.conf's
+-- @treturn number exit code: 0 drained, 1 some children did not end well, 5 children died again and again, else that of
+-- the first child, which could not start
+-- @treturn string|nil why
+-- @yields
+function M.supervise(settings)
+  return c.result(vm.await(c.supervise(settings.handle)))
+end
+
 return M

@@ -28,6 +28,13 @@
   X(STRING, valkey_prefix, "umavez", valkey_prefix, NULL, "first part of every key in Valkey") \
   X(STRING, tenants_table, "public.tenants", table, NULL, "the application's table of tenants, primary key id bigint") \
   X(STRING, tasks_dir, "tasks", not_empty, NULL, "folder of the manifests and handlers") \
+  X(BOOL, supervise, "true", none, NULL, \
+    "run the worker as a supervisor and its children; false: as this one process, without reload and replacement") \
+  X(INT, workers, "0", (0, 512), NULL, "children of the supervisor; 0: as many as there are cores to run on") \
+  X(INT, max_runs, "0", (0, 1000000000000), NULL, \
+    "a child that has ended so many runs is replaced by a new one; 0: never") \
+  X(INT, max_memory, "0", (0, 1048576), NULL, \
+    "megabytes of resident memory beyond which a child is replaced by a new one, without haste; 0: never") \
   X(LIST, queues, "", none, NULL, "queues to work on; empty: default and all that the manifests name") \
   X(INT, pool_size, "16", (1, 1000), NULL, \
     "PostgreSQL connections of a process, and so the runs in their transactions at one time") \
@@ -55,7 +62,8 @@
   X(DURATION, http_body_timeout, "30s", (100, 600000), NULL, "HTTP door: how long a request's body may take to arrive") \
   X(DURATION, http_idle_timeout, "60s", (100, 3600000), NULL, "HTTP door: how long a connection may lie idle between requests") \
   X(ENUM, log_level, "info", "debug|info|warn|error", NULL, "least level of what is logged") \
-  X(ENUM, log_format, "logfmt", "logfmt|json", NULL, "form of the log's lines")
+  X(ENUM, log_format, "logfmt", "logfmt|json", NULL, "form of the log's lines") \
+  X(STRING, log_file, "", any, NULL, "file that the log is appended to, opened anew on SIGUSR1; empty: standard error")
 
 enum conf_type { CONF_STRING, CONF_INT, CONF_DURATION, CONF_BOOL, CONF_LIST, CONF_ENUM };
 

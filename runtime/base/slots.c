@@ -111,13 +111,14 @@ static void set_state(struct slot *slot, enum slot_state state) {
   if (slot) atomic_store_explicit(&slot->state, state, memory_order_release);
 }
 
-int slot_reserve(struct slots *s, int64_t generation, int64_t now_ms) {
+int slot_reserve(struct slots *s, int64_t generation, bool alone, int64_t now_ms) {
   for (int i = 0; i < slots_count(s); i++) {
     struct slot *slot = slots_at(s, i);
     if (slot_state(slot) != SLOT_EMPTY) continue;
     memset(slot, 0, sizeof *slot);
     slot->generation = generation;
     slot->reserved_ms = now_ms;
+    slot->alone = alone;
     set_state(slot, SLOT_STARTING);
     return i;
   }
@@ -151,6 +152,27 @@ bool slot_told(const struct slot *slot, char worker_id[37], struct slot_settings
   if (!atomic_load_explicit(&slot->told, memory_order_acquire)) return false;
   if (worker_id) memcpy(worker_id, slot->worker_id, sizeof slot->worker_id), worker_id[36] = 0;
   if (settings) *settings = slot->settings;
+  return true;
+}
+
+void slot_retire(struct slot *slot) { atomic_store_explicit(&slot->retired, 1, memory_order_release); }
+
+bool slot_alone(const struct slot *slot) { return !slot || slot->alone; }
+
+bool slot_retired(const struct slot *slot) {
+  return slot && atomic_load_explicit(&slot->retired, memory_order_acquire);
+}
+
+void slot_tell_fault(struct slot *slot, const char *text) {
+  if (!slot || atomic_load(&slot->fault_told)) return;
+  err_copy_text(slot->fault, sizeof slot->fault, text);
+  atomic_store_explicit(&slot->fault_told, 1, memory_order_release);
+}
+
+bool slot_fault(const struct slot *slot, char *out) {
+  if (!atomic_load_explicit(&slot->fault_told, memory_order_acquire)) return false;
+  memcpy(out, slot->fault, sizeof slot->fault);
+  out[SLOT_FAULT_MAX - 1] = 0;
   return true;
 }
 

@@ -7,7 +7,7 @@
  *                 EMPTY ─reserve─► STARTING ─slot_ready─► READY ─slot_draining─► DRAINING ─slot_ended─► ENDED
  *                   ▲                                                                                     │
  *                   └─────────────────────────── release, by the parent, after the child's death ─────────┘
- * Who writes    the child alone, after exec; the parent only in slot_reserve and slot_release. A child calls
+ * Who writes    the child alone, after exec; the parent only in slot_reserve, slot_retire and slot_release. A child calls
  *               from its loop's thread, or from a signal handler where a function says so.
  * Who reads     the parent, at any time. Single values are atomics. The run that is executing and the traceback are
  *               copied under a sequence counter: a reader that meets a writer tries again, and one that meets what a
@@ -23,7 +23,7 @@
 
 #include "base/err.h"
 
-enum { SLOT_TASK_MAX = 256, SLOT_TRACEBACK_MAX = 4096, SLOT_LISTEN_MAX = 128 };
+enum { SLOT_TASK_MAX = 256, SLOT_TRACEBACK_MAX = 4096, SLOT_LISTEN_MAX = 128, SLOT_FAULT_MAX = 1024 };
 
 /* X(enumerator, name in logs) */
 #define SLOT_STATES(X) \
@@ -61,12 +61,16 @@ struct slot {
   _Atomic int32_t state; /* enum slot_state */
   _Atomic int32_t pid;   /* 0: the child has not come to slot_open */
   _Atomic int64_t generation, reserved_ms;
+  _Atomic int32_t alone; /* no other child is ready */
   _Atomic int64_t busy_since_ms; /* 0: waits in poll */
   _Atomic uint64_t turns;        /* of the loop */
   _Atomic int32_t in_flight;     /* runs held: ready and started */
   _Atomic int64_t runs_ended;
   _Atomic int64_t lua_bytes;
   /* ---- private ---- */
+  _Atomic uint32_t retired;    /* the parent's word to the child */
+  _Atomic uint32_t fault_told; /* fault stands there, for good */
+  char fault[SLOT_FAULT_MAX];
   _Atomic uint32_t told; /* worker_id and settings stand there, for good */
   char worker_id[37];
   struct slot_settings settings;
@@ -93,14 +97,19 @@ int slots_count(const struct slots *s);
 struct slot *slots_at(struct slots *s, int index); /* borrows; bug() outside of 0…count-1 */
 
 /* Wipes an EMPTY slot and makes it STARTING; -1: all are in use. */
-int slot_reserve(struct slots *s, int64_t generation, int64_t now_ms);
+int slot_reserve(struct slots *s, int64_t generation, bool alone, int64_t now_ms);
 /* Makes it EMPTY. Not before the child has been waited for and all that is wanted has been copied. */
 void slot_release(struct slots *s, int index);
+
+/* Before the child is told to stop: others take its place, so it may serve what still comes on its connections. */
+void slot_retire(struct slot *slot);
 
 enum slot_state slot_state(const struct slot *slot);
 const char *slot_state_name(enum slot_state state);
 /* Copies what the child has told by slot_tell; false: nothing yet (outputs untouched). Either output may be NULL. */
 bool slot_told(const struct slot *slot, char worker_id[37], struct slot_settings *settings);
+/* Why the child could not start, in its own words, into out[SLOT_FAULT_MAX]; false: it has said nothing. */
+bool slot_fault(const struct slot *slot, char *out);
 /* Copies the run whose code is being executed, or was when the child died; false: none. */
 bool slot_current_run(const struct slot *slot, struct slot_run *out);
 /* Copies the last traceback, NUL-ended, into out[SLOT_TRACEBACK_MAX + 1]; false: none was written. */
@@ -114,6 +123,9 @@ MUST_CHECK struct slots *slots_attach(int fd, struct err *e);
 MUST_CHECK struct slot *slot_open(struct slots *s, int index, struct err *e);
 
 void slot_tell(struct slot *slot, const char *worker_id, const struct slot_settings *settings); /* once; copies */
+void slot_tell_fault(struct slot *slot, const char *text); /* the first one is kept; cut at SLOT_FAULT_MAX - 1 */
+bool slot_alone(const struct slot *slot);                  /* true without slot, too */
+bool slot_retired(const struct slot *slot);                /* false without slot */
 void slot_ready(struct slot *slot);    /* settings, code and database are fine: runs are taken */
 void slot_draining(struct slot *slot); /* takes nothing new */
 void slot_ended(struct slot *slot);    /* drained: exit follows */

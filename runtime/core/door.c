@@ -332,6 +332,18 @@ int door_exchanges(const struct door *d) {
   return d->n;
 }
 
+void door_resume(struct door *d) {
+  httpd_resume(d->http);
+}
+
+void door_stop_accepting(struct door *d) {
+  httpd_stop_accepting(d->http);
+}
+
+int door_connections(const struct door *d) {
+  return httpd_connections(d->http);
+}
+
 void door_drain(struct door *d) {
   if (d->draining) return;
   d->draining = true;

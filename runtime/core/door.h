@@ -8,7 +8,7 @@
  * Built in      GET /healthz (the process is alive), GET /readyz (PostgreSQL is reachable and the worker not draining),
  *               GET /runs/{run_id} (state and outcome, to its own tenant), GET /openapi.json.
  * Owns          the server (io/httpd), the routes, every exchange.
- * Life cycle    door_new → … → door_drain (no new connections; what is at work ends) → door_free.
+ * Life cycle    door_new → … → [door_stop_accepting] → door_drain (no new connections; what is at work ends) → door_free.
  * Answers       core/door_answer.h (outcomes), core/door_problem.h (everything else); docs/http.md is the contract. */
 #ifndef UMAVEZ_CORE_DOOR_H
 #define UMAVEZ_CORE_DOOR_H
@@ -32,6 +32,11 @@ struct door_options {
 struct door *door_new(struct loop *loop, struct sched *sched, struct control *control,
                       const struct door_options *options, struct err *e) MUST_CHECK;
 int door_port(const struct door *d);
+void door_resume(struct door *d); /* ends http.paused; idempotent */
+/* No new connection (another process takes those); requests on the open ones are served, and each connection ends with its
+ * next answer. */
+void door_stop_accepting(struct door *d);
+int door_connections(const struct door *d);
 void door_drain(struct door *d);
 int door_exchanges(const struct door *d);
 void door_free(struct door *d);

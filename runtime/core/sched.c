@@ -171,7 +171,7 @@ void sched_on_taken(void *arg, struct run *r) {
 
   list_push_back(&s->ready, &r->node);
   s->nready++;
-  if (s->draining || !s->taking) {
+  if (s->draining || !s->taking || !s->options.queue) {
     list_remove(&r->node);
     list_push_back(&s->started, &r->node);
     s->nready--;
@@ -289,6 +289,23 @@ static void each_run(struct sched *s, void (*act)(struct runner *rn, struct run 
 void sched_pause(struct sched *s) {
   s->taking = false;
   each_run(s, runner_give_back);
+  ask_source(s);
+}
+
+void sched_leave_queue(struct sched *s) {
+  struct list *n, *next;
+
+  s->options.queue = false;
+  for (n = s->ready.next; n != &s->ready; n = next) {
+    struct run *r = container_of(n, struct run, node);
+    next = n->next;
+    list_remove(&r->node);
+    s->nready--;
+    list_push_back(&s->started, &r->node);
+    s->nstarted++;
+    if (r->task) r->task->running++;
+    runner_give_back(s->runner, r);
+  }
   ask_source(s);
 }
 

@@ -34,6 +34,8 @@ void sched_start(struct sched *s);
 /* PostgreSQL is away: stops taking, and gives back what waits for a connection. sched_start goes on. */
 void sched_pause(struct sched *s);
 
+/* Takes nothing more from the queue and gives back what has not started; requests are served as before. For good. */
+void sched_leave_queue(struct sched *s);
 /* Takes nothing new, gives back what has not started, lets the rest end within timeout_ms, then rolls back and gives
  * back. drained is
  * called once, with 0, or about how many runs could not even be given back. Calling it again with a shorter time

@@ -529,13 +529,19 @@ struct httpd *httpd_new(struct loop *l, const struct httpd_options *o, struct er
   h->hangup = epoll_create1(EPOLL_CLOEXEC);
   if (h->hangup < 0) bug("epoll_create1: %s", strerror(errno));
   loop_io_start(l, &h->hangup_io, h->hangup, LOOP_READ);
-  loop_io_start(l, &h->io, MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, LOOP_READ);
-  loop_defer(l, &h->run);
+  if (!o->paused) httpd_resume(h);
   return h;
 
 fail:
   close(fd);
   return NULL;
+}
+
+/* The library accepts when it runs, and it runs when its descriptor is watched. */
+void httpd_resume(struct httpd *h) {
+  int fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+  loop_io_start(h->loop, &h->io, fd, LOOP_READ);
+  loop_defer(h->loop, &h->run);
 }
 
 int httpd_port(const struct httpd *h) {

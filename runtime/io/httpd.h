@@ -54,6 +54,7 @@ struct httpd_options {
   const char *address;            /* "127.0.0.1" or "::1" or "0.0.0.0" */
   int port;                       /* 0: a free one, see httpd_port */
   int listen_fd;                  /* an inherited listening socket, or -1; takes */
+  bool paused;                    /* accepts nothing before httpd_resume: others do, who share the socket */
   const char *tls_cert, *tls_key; /* PEM text, or NULL */
   size_t max_header_bytes;        /* of a request's head */
   size_t max_body_bytes;
@@ -69,6 +70,7 @@ struct httpd_options {
 /* Listens. NULL with *e (ERR_ENV listen_failed, ERR_INPUT tls) otherwise. Copies options. */
 struct httpd *httpd_new(struct loop *l, const struct httpd_options *options, struct err *e) MUST_CHECK;
 int httpd_port(const struct httpd *h);
+void httpd_resume(struct httpd *h); /* idempotent */
 void httpd_stop_accepting(struct httpd *h); /* drain: no new connection, keep-alive ends with the next answer */
 int httpd_requests(const struct httpd *h);  /* handed over and not answered */
 int httpd_connections(const struct httpd *h);

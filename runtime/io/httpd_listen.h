@@ -1,4 +1,4 @@
-/* httpd_listen: the listening socket. Private to io/httpd.c. */
+/* httpd_listen: the listening socket; for io/httpd.c, and for a supervisor whose children inherit it. */
 #ifndef UMAVEZ_IO_HTTPD_LISTEN_H
 #define UMAVEZ_IO_HTTPD_LISTEN_H
 

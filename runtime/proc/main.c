@@ -13,6 +13,8 @@
 #include "bind/bind.h"
 #include "host/vm.h"
 #include "io/loop.h"
+#include "proc/child.h"
+#include "proc/signals.h"
 #include "proc/worker_lua.h"
 
 #ifndef UMAVEZ_PREFIX
@@ -78,22 +80,17 @@ static int push_start(lua_State *L) {
   return 1;
 }
 
-/* A worker that is told to stop while it still loads must drain, not die: the signals wait until proc/worker.c listens. */
-static void hold_signals(void) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  sigprocmask(SIG_BLOCK, &set, NULL);
-}
-
 int main(int argc, char **argv) {
   crash_install();
-  if (argc > 1 && strcmp(argv[1], "worker") == 0) hold_signals();
+  if (argc > 1 && strcmp(argv[1], "worker") == 0) {
+    signals_hold(NULL); /* one that comes while it still loads makes it drain, not die */
+    child_set_argv(argv);
+  }
   char lua_dir[PATH_MAX];
   struct err err = {0};
   signal(SIGPIPE, SIG_IGN);
   log_init(LOG_INFO_, LOG_LOGFMT, STDERR_FILENO);
+  child_open();
   struct program p = {.loop = loop_new()};
   struct vm *vm = vm_new(p.loop, find_lua_dir(lua_dir, sizeof lua_dir), &err);
   if (!vm) die("%s", err.message);

@@ -18,6 +18,10 @@
 #include "core/source_postgres.h"
 #include "io/pgpool.h"
 #include "io/valkey.h"
+#include "proc/child.h"
+#include "proc/listen.h"
+#include "proc/logfile.h"
+#include "proc/signals.h"
 
 #define ANSWER_TIMEOUT_MS 10000 /* a silent server on a control connection */
 #define HURRIED_DRAIN_MS 1000
@@ -25,6 +29,8 @@
 #define PARTITIONS_MS (6 * 3600 * 1000)
 #define PARTITION_DAYS "7"
 #define REGISTER_AGAIN_MS 1000
+#define RETIRE_MS 5000 /* how long an idle connection is waited for */
+#define RETIRE_LOOK_MS 50
 
 struct worker {
   struct loop *loop;
@@ -41,9 +47,13 @@ struct worker {
   struct door *door; /* NULL: no HTTP door */
   struct loop_timer linger;
   int left;
-  struct loop_signal term, interrupt;
   struct dbclock clock;
   int64_t identity_asked_ms; /* the oldest question that is not answered, or 0 */
+  struct loop_signal term, interrupt, hup, usr1;
+  struct slot *slot; /* NULL: no supervisor */
+  int64_t runs_ended;
+  struct loop_timer retire;
+  int64_t retired_ms;
   struct loop_timer identity_timer, partitions_timer, register_timer;
   bool verdicts_up, leases_up, registered;
   bool ended;
@@ -64,6 +74,7 @@ static void end_later(struct worker *w, int exit_code, const char *message) {
 static void on_end(void *arg) {
   struct worker *w = arg;
 
+  slot_ended(w->slot);
   w->hooks.ended(w->hooks.arg, w->exit_code, w->message);
 }
 
@@ -142,7 +153,10 @@ static void add_task(void *arg, struct task *t) {
 }
 
 static void maybe_start(struct worker *w) {
-  if (w->verdicts_up && w->leases_up && w->registered && w->stops == 0) sched_start(w->sched);
+  if (!w->verdicts_up || !w->leases_up || !w->registered || w->stops > 0) return;
+  sched_start(w->sched);
+  if (w->door) door_resume(w->door);
+  slot_ready(w->slot);
 }
 
 /* 3F000, 42883, 42501, 42P01: the schema is not there, or not ours to use. Waiting does not help. */
@@ -260,18 +274,58 @@ static void on_drained(void *arg, int left) {
     on_lingered(w);
 }
 
+static void drain(struct worker *w, int64_t timeout_ms) {
+  loop_timer_stop(&w->retire);
+  if (w->door) door_drain(w->door);
+  sched_drain(w->sched, timeout_ms, on_drained, w);
+}
+
+/* Another child serves the door's new connections: those that are open here are served until each has had its answer, so that
+ * no client of a reload is turned away. An idle one is closed after a while. */
+static void on_retire(void *arg) {
+  struct worker *w = arg;
+  int64_t now = loop_now_ms(w->loop), left = w->retired_ms + w->conf->drain_timeout_ms - now;
+
+  if (door_connections(w->door) > 0 && left > 0 && now < w->retired_ms + RETIRE_MS)
+    loop_timer_start(w->loop, &w->retire, RETIRE_LOOK_MS);
+  else
+    drain(w, left > 0 ? left : 0);
+}
+
+static void retire(struct worker *w) {
+  w->retired_ms = loop_now_ms(w->loop);
+  door_stop_accepting(w->door);
+  sched_leave_queue(w->sched);
+  loop_timer_start(w->loop, &w->retire, RETIRE_LOOK_MS);
+}
+
 void worker_stop(struct worker *w) {
   int64_t timeout = w->stops == 0 ? w->conf->drain_timeout_ms : w->stops == 1 ? HURRIED_DRAIN_MS : 0;
 
   w->stops++;
   log_kv(LOG_INFO_, "worker_draining", "runs", log_i64(sched_in_flight(w->sched)), "timeout_ms", log_i64(timeout),
          NULL);
-  if (w->door) door_drain(w->door);
-  sched_drain(w->sched, timeout, on_drained, w);
+  slot_draining(w->slot);
+  if (w->stops == 1 && w->door && slot_retired(w->slot))
+    retire(w);
+  else
+    drain(w, timeout);
 }
 
 static void on_signal(void *arg) {
   worker_stop(arg);
+}
+
+/* A terminal that hangs up tells all of its processes; a reload is the supervisor's. */
+static void on_hup(void *arg) {
+  struct worker *w = arg;
+
+  if (!w->slot)
+    log_kv(LOG_WARN_, "reload_ignored", "why", "this worker has no supervisor (supervise = false): restart it", NULL);
+}
+
+static void on_usr1(void *arg) {
+  logfile_reopen();
 }
 
 /* ---- life ---- */
@@ -338,24 +392,12 @@ static char *read_file(const char *path, struct err *e) {
   return buf_take(&b);
 }
 
-/* "8080", "127.0.0.1:8080", "[::1]:8080"; conf has checked the form. */
-static int split_listen(const char *text, char address[64]) {
-  const char *colon = strrchr(text, ':');
-  bool brackets = colon && text[0] == '[';
-
-  if (colon)
-    snprintf(address, 64, "%.*s", (int)(colon - text) - (brackets ? 2 : 0), text + brackets);
-  else
-    strcpy(address, "127.0.0.1");
-  return atoi(colon ? colon + 1 : text);
-}
-
 static int make_door(struct worker *w, const char *openapi, struct err *e) {
   const struct conf *c = w->conf;
   char address[64], *cert = NULL, *key = NULL;
   struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = openapi, .clock = &w->clock};
 
-  if (!c->http_listen[0]) return 0;
+  if (w->slot ? child_listen_fd() < 0 : !c->http_listen[0]) return 0; /* a supervisor has opened its own, or none */
   if (!c->http_tls_cert[0] != !c->http_tls_key[0])
     return err_set(e, ERR_INPUT, "bad_option", "http_tls_cert and http_tls_key go together");
   if (c->http_tls_cert[0] && (!(cert = read_file(c->http_tls_cert, e)) || !(key = read_file(c->http_tls_key, e)))) {
@@ -363,9 +405,10 @@ static int make_door(struct worker *w, const char *openapi, struct err *e) {
     return -1;
   }
   o.http = (struct httpd_options){
-      .port = split_listen(c->http_listen, address),
+      .port = listen_split(c->http_listen, address),
       .address = address,
-      .listen_fd = -1,
+      .listen_fd = child_listen_fd(),
+      .paused = !slot_alone(w->slot), /* until it can serve: a client is not to be told that our database is away */
       .tls_cert = cert,
       .tls_key = key,
       .max_header_bytes = (size_t)c->http_max_header_bytes,
@@ -382,14 +425,25 @@ static int make_door(struct worker *w, const char *openapi, struct err *e) {
   return w->door ? 0 : -1;
 }
 
-/* main.c has held them since the start of the process. */
-static void let_signals_in(void) {
-  sigset_t set;
+static void tell_supervisor(struct worker *w) {
+  struct slot_settings settings = {
+      .workers = w->conf->workers,
+      .max_runs = w->conf->max_runs,
+      .max_memory_bytes = w->conf->max_memory << 20,
+      .drain_timeout_ms = w->conf->drain_timeout_ms,
+      .lease_ms = w->conf->lease_ms,
+  };
 
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  sigprocmask(SIG_UNBLOCK, &set, NULL);
+  err_copy_text(settings.http_listen, sizeof settings.http_listen, w->conf->http_listen);
+  slot_tell(w->slot, w->worker_id, &settings);
+}
+
+static void on_run_ended(void *arg, struct run *r) {
+  struct worker *w = arg;
+
+  sched_on_ended(w->sched, r);
+  w->runs_ended++;
+  slot_counts(w->slot, sched_in_flight(w->sched), w->runs_ended, 0);
 }
 
 struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
@@ -404,6 +458,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   w->loop = loop;
   w->conf = conf;
   w->hooks = *hooks;
+  w->slot = child_slot();
   uuid_v4(w->worker_id);
   if (conf->valkey_url[0]) {
     w->valkey = valkey_new(loop, conf->valkey_url, conf->gate_timeout_ms, conf->valkey_prefix, e);
@@ -414,8 +469,11 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   }
   loop_signal_init(&w->term, on_signal, w);
   loop_signal_init(&w->interrupt, on_signal, w);
+  loop_signal_init(&w->hup, on_hup, w);
+  loop_signal_init(&w->usr1, on_usr1, w);
   loop_task_init(&w->end_task, on_end, w);
   loop_timer_init(&w->linger, on_lingered, w);
+  loop_timer_init(&w->retire, on_retire, w);
   loop_timer_init(&w->identity_timer, read_identity, w);
   loop_timer_init(&w->partitions_timer, make_partitions, w);
   loop_timer_init(&w->register_timer, register_tasks, w);
@@ -425,7 +483,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
   w->sched = sched_new(loop, &sched_options);
   make_source(w);
-  struct runner_hooks runner_hooks = {sched_on_ended, w->sched};
+  struct runner_hooks runner_hooks = {on_run_ended, w};
   w->runner = runner_new(loop, w->gate, w->verdicts, w->pool, w->source, w->worker_id, &runner_hooks);
   runner_set_handler(w->runner, ops);
   sched_connect(w->sched, w->source, w->runner, w->gate);
@@ -435,7 +493,10 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   }
   loop_signal_start(loop, &w->term, SIGTERM);
   loop_signal_start(loop, &w->interrupt, SIGINT);
-  let_signals_in();
+  loop_signal_start(loop, &w->hup, SIGHUP);
+  loop_signal_start(loop, &w->usr1, SIGUSR1);
+  tell_supervisor(w);
+  signals_let_in();
   return w;
 }
 
@@ -444,9 +505,12 @@ void worker_free(struct worker *w) {
     return; /* runs that could not be given back still hold everything: the process ends */
   loop_signal_stop(&w->term);
   loop_signal_stop(&w->interrupt);
+  loop_signal_stop(&w->hup);
+  loop_signal_stop(&w->usr1);
   loop_timer_stop(&w->identity_timer);
   loop_timer_stop(&w->partitions_timer);
   loop_timer_stop(&w->linger);
+  loop_timer_stop(&w->retire);
   loop_timer_stop(&w->register_timer);
   loop_task_cancel(&w->end_task);
   door_free(w->door);

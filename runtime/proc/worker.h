@@ -2,7 +2,7 @@
  *
  *   worker_new ─► (PostgreSQL up: register tasks, read identity) ─► taking ─SIGTERM─► draining ─► ended ─► worker_free
  *
- * A supervisor with several such children comes later; nothing here knows of it. */
+ * With a supervisor (proc/child.h) it tells its slot what becomes of it, and serves the supervisor's listening socket. */
 #ifndef UMAVEZ_PROC_WORKER_H
 #define UMAVEZ_PROC_WORKER_H
 

@@ -201,11 +201,12 @@ def test_not_migrated(cli):
     assert "umavez migrate" in cli.err
 
 
-def test_worker_waits_for_a_database_that_is_away(cli):
+@pytest.mark.parametrize("flags", [["--no-supervise"], ["--workers", "2"]], ids=["alone", "supervised"])
+def test_worker_waits_for_a_database_that_is_away(cli, flags):
     (cli.cwd / "tasks").mkdir()
     cli.env["DATABASE_URL"] = "postgresql://who:sec%20ret@127.0.0.1:1/none"
-    child = cli.start("worker")
-    first = child.stderr.readline()
+    child = cli.start("worker", *flags)
+    first = next(line for line in child.stderr if "event=supervisor_started" not in line)
     assert "away" in first and "127.0.0.1" in first
     wait_until(lambda: "event=postgres_down" in child.stderr.readline(), 20, "the worker says that it is down")
     assert child.poll() is None

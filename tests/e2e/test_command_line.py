@@ -12,6 +12,7 @@ import pytest
 from lab import OWNERS, clean_environment
 from support import procs
 from support.servers import umavez_bin
+from support.worker import parse_line
 
 COMMANDS = ["worker", "dev", "migrate", "enqueue", "runs", "show", "retry", "token", "openapi", "check", "exec", "demo", "version", "help"]
 
@@ -180,9 +181,13 @@ def test_cli_check_of_good_manifests(tmp_path):
 
 
 def test_cli_worker_refuses_broken_manifests(broken, lab):
-    done = lab.cli("worker", UMAVEZ_TASKS_DIR=str(broken))
+    done = lab.cli("worker", "--no-supervise", UMAVEZ_TASKS_DIR=str(broken))
     assert done.code == 3
     names_all_faults(done.err)
+    supervised = lab.cli("worker", UMAVEZ_TASKS_DIR=str(broken))
+    assert supervised.code == 3
+    faults = [event["message"] for event in map(parse_line, supervised.err.splitlines()) if event.get("event") == "worker_fault"]
+    names_all_faults("\n".join(faults))
     assert lab.sessions() == []
 
 

@@ -119,6 +119,18 @@ def children_of(pid):
     return found
 
 
+def with_environment(pair):
+    """Pids of the live processes that were started with NAME=VALUE in their environment."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and pair.encode() in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0") and alive(int(entry)):
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
 def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"

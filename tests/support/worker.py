@@ -3,8 +3,7 @@ import json
 import os
 import re
 import signal
-import threading
-import time
+import uuid
 
 from . import procs
 from .procs import wait_until
@@ -25,18 +24,26 @@ def parse_line(line):
 
 
 # A busy machine misses the default of 100 ms now and then, and then a copy is left out: right, but not what most tests are about.
-DEFAULTS = {"log_format": "json", "poll_interval": "200ms", "gate_timeout": "1s"}
+DEFAULTS = {"log_format": "json", "poll_interval": "200ms", "gate_timeout": "1s", "supervise": "false"}
 
 
 class Worker:
-    """One `umavez worker` process. Its settings become UMAVEZ_<NAME>; database_url and valkey_url their own variables."""
+    """`umavez worker`: one process, or with supervised=True (or workers=N) a supervisor with its children.
 
-    def __init__(self, name, *, database_url, valkey_url, tasks_dir, log_dir, env=None, arguments=(), **settings):
+    Its settings become UMAVEZ_<NAME>; database_url and valkey_url their own variables. `pid`, `process` and what sends signals mean
+    the process that was started: the only one, or the supervisor; kill() ends the children, too.
+    """
+
+    def __init__(self, name, *, database_url, valkey_url, tasks_dir, log_dir, env=None, arguments=(), supervised=None, **settings):
         self.name = name
+        self.supervised = "workers" in settings if supervised is None else supervised
+        if self.supervised:
+            settings = {"supervise": "true", "workers": 2, **settings}
+        self.mark = f"UMAVEZ_TEST_WORKER={uuid.uuid4()}"
         self.log = log_dir / f"{name}.log"
         environment = {**clean_environment(), "DATABASE_URL": database_url, "VALKEY_URL": valkey_url or "",
                        "UMAVEZ_TASKS_DIR": str(tasks_dir),
-                       **{f"UMAVEZ_{k.upper()}": str(v) for k, v in {**DEFAULTS, **settings}.items()}, **(env or {})}
+                       **{f"UMAVEZ_{k.upper()}": str(v) for k, v in {**DEFAULTS, **settings}.items()}, **dict([self.mark.split("=")]), **(env or {})}
         with open(self.log, "ab") as log:
             self.process = procs.spawn([umavez_bin(), "worker", *arguments], drop=False, stdout=log, env=environment, cwd=log_dir)
         self.killed = False
@@ -49,11 +56,31 @@ class Worker:
         return self.process.poll() is None
 
     def kill(self):
-        """SIGKILL; returns when it is gone."""
+        """SIGKILL; returns when it is gone, its children too."""
         self.killed = True
         if self.running():
             self.process.kill()
         self.process.wait()
+        if self.supervised:
+            for pid in self.processes():
+                procs.send(pid, signal.SIGKILL)
+            wait_until(lambda: not self.processes(), 20, "killed children gone")
+
+    def children(self):
+        """Pids of a supervisor's live children."""
+        return procs.children_of(self.pid)
+
+    def processes(self):
+        """Pids of all its live processes, orphans among them."""
+        return procs.with_environment(self.mark)
+
+    def wait_children(self, count=None, generation=None, timeout=60):
+        """Waits until so many children (default: as many as it has) are ready and no other is left; gives their pids."""
+        def look():
+            ready = {int(e["child"]) for e in self.events("child_ready") if generation is None or int(e["generation"]) == generation}
+            alive = self.children()
+            return alive if alive and set(alive) <= ready and len(alive) == (count or len(alive)) else None
+        return wait_until(look, timeout, lambda: f"{count} ready children of {self.name}, there are {self.children()}:\n{self.tail()}")
 
     def try_freeze(self):
         """Stops it; False: it had ended."""

@@ -24,22 +24,27 @@ static struct slot_run a_run(const char *task, int64_t since) {
 static void slots_are_reserved_and_released(void **state) {
   struct slots *s = make(3);
   assert_int_equal(slots_count(s), 3);
-  for (int i = 0; i < 3; i++) assert_int_equal(slot_reserve(s, 5, 1000 + i), i);
-  assert_int_equal(slot_reserve(s, 5, 1), -1);
+  for (int i = 0; i < 3; i++) assert_int_equal(slot_reserve(s, 5, false, 1000 + i), i);
+  assert_int_equal(slot_reserve(s, 5, false, 1), -1);
   assert_int_equal(slot_state(slots_at(s, 1)), SLOT_STARTING);
   assert_int_equal(slots_at(s, 1)->generation, 5);
   assert_int_equal(slots_at(s, 1)->reserved_ms, 1001);
   slot_counts(slots_at(s, 1), 4, 5, 6);
   slot_release(s, 1);
   assert_int_equal(slot_state(slots_at(s, 1)), SLOT_EMPTY);
-  assert_int_equal(slot_reserve(s, 6, 2), 1);
+  assert_int_equal(slot_reserve(s, 6, false, 2), 1);
   assert_int_equal(slots_at(s, 1)->in_flight, 0); /* wiped */
+  assert_false(slot_alone(slots_at(s, 1)));
+  slot_release(s, 1);
+  assert_int_equal(slot_reserve(s, 7, true, 3), 1);
+  assert_true(slot_alone(slots_at(s, 1)));
+  assert_true(slot_alone(NULL));
   slots_free(s);
 }
 
 static void a_child_is_seen(void **state) {
   struct slots *s = make(2);
-  int i = slot_reserve(s, 1, 10), status;
+  int i = slot_reserve(s, 1, false, 10), status;
   char id[37], trace[SLOT_TRACEBACK_MAX + 1];
   struct slot_settings settings;
   struct slot_run run;
@@ -87,7 +92,7 @@ static void a_child_is_seen(void **state) {
 
 static void a_run_is_left(void **state) {
   struct slots *s = make(1);
-  struct slot *slot = slots_at(s, slot_reserve(s, 1, 1));
+  struct slot *slot = slots_at(s, slot_reserve(s, 1, false, 1));
   struct slot_run run = a_run("t.one", 1), seen;
   slot_enter_run(slot, &run);
   assert_true(slot_current_run(slot, &seen));
@@ -99,7 +104,7 @@ static void a_run_is_left(void **state) {
 /* A child that dies between the two halves of a write leaves the counter odd: no run, rather than a mixture. */
 static void what_is_half_written_is_not_read(void **state) {
   struct slots *s = make(1);
-  struct slot *slot = slots_at(s, slot_reserve(s, 1, 1));
+  struct slot *slot = slots_at(s, slot_reserve(s, 1, false, 1));
   struct slot_run run = a_run("t.one", 1), seen;
   char trace[SLOT_TRACEBACK_MAX + 1];
   slot_enter_run(slot, &run);
@@ -114,7 +119,7 @@ static void what_is_half_written_is_not_read(void **state) {
 /* The reader never sees one run's id with another's time, however the writer hurries. */
 static void a_reader_gets_one_run(void **state) {
   struct slots *s = make(1);
-  int i = slot_reserve(s, 1, 1);
+  int i = slot_reserve(s, 1, false, 1);
   pid_t pid = fork();
   if (pid == 0) {
     struct slot *slot = slots_at(s, i);
@@ -142,7 +147,7 @@ static void a_reader_gets_one_run(void **state) {
 
 static void long_texts_are_cut(void **state) {
   struct slots *s = make(1);
-  struct slot *slot = slots_at(s, slot_reserve(s, 1, 1));
+  struct slot *slot = slots_at(s, slot_reserve(s, 1, false, 1));
   char text[2 * SLOT_TRACEBACK_MAX], trace[SLOT_TRACEBACK_MAX + 1];
   memset(text, 'y', sizeof text);
   slot_write_traceback(slot, text, sizeof text);
@@ -153,12 +158,38 @@ static void long_texts_are_cut(void **state) {
   slots_free(s);
 }
 
+static void faults_and_retirement_are_told(void **state) {
+  struct slots *s = make(1);
+  struct slot *slot = slots_at(s, slot_reserve(s, 1, false, 1));
+  char text[SLOT_FAULT_MAX], far[2 * SLOT_FAULT_MAX];
+  assert_false(slot_fault(slot, text));
+  slot_tell_fault(slot, "tasks/a/manifest.lua: wrong");
+  slot_tell_fault(slot, "and more");
+  assert_true(slot_fault(slot, text));
+  assert_string_equal(text, "tasks/a/manifest.lua: wrong");
+  assert_false(slot_retired(slot));
+  slot_retire(slot);
+  assert_true(slot_retired(slot));
+  assert_false(slot_retired(NULL));
+  slot_release(s, 0);
+  slot = slots_at(s, slot_reserve(s, 2, false, 2));
+  assert_false(slot_fault(slot, text));
+  assert_false(slot_retired(slot));
+  memset(far, 'x', sizeof far);
+  far[sizeof far - 1] = 0;
+  slot_tell_fault(slot, far);
+  assert_true(slot_fault(slot, text));
+  assert_int_equal(strlen(text), SLOT_FAULT_MAX - 1);
+  slots_free(s);
+}
+
 static void no_slot_is_fine(void **state) {
   struct slot_run run = a_run("t", 1);
   slot_tell(NULL, "x", &(struct slot_settings){0});
   slot_ready(NULL);
   slot_draining(NULL);
   slot_ended(NULL);
+  slot_tell_fault(NULL, "x");
   slot_busy(NULL, 1);
   slot_idle(NULL);
   slot_counts(NULL, 1, 2, 3);
@@ -192,6 +223,7 @@ int main(void) {
       cmocka_unit_test(slots_are_reserved_and_released), cmocka_unit_test(a_child_is_seen),
       cmocka_unit_test(a_run_is_left),                   cmocka_unit_test(what_is_half_written_is_not_read),
       cmocka_unit_test(a_reader_gets_one_run),           cmocka_unit_test(long_texts_are_cut),
+      cmocka_unit_test(faults_and_retirement_are_told),
       cmocka_unit_test(no_slot_is_fine),                 cmocka_unit_test(strangers_are_refused),
   };
   return RUN(tests);

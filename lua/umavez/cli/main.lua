@@ -28,7 +28,8 @@ exit codes:
    1  an operation failed
    2  wrong usage
    3  a fault in the configuration or a manifest
-   4  the database cannot be reached, is not migrated, or is newer than this program]]
+   4  the database cannot be reached, is not migrated, or is newer than this program
+   5  `worker` only: its children died again and again]]
 
 local function epilog(command)
   local lines = { "examples:" }

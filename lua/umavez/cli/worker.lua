@@ -1,6 +1,7 @@
 --- `umavez worker`: take runs from the queue and run their tasks.
 -- @module umavez.cli.worker
 
+local c = require("umavez.c.worker")
 local cli = require("umavez.cli")
 local database = require("umavez.cli.database")
 local pg = require("umavez.pg")
@@ -13,7 +14,11 @@ M.examples = {
   "umavez worker",
   "umavez worker --queues payments,default --log-format json",
   "umavez worker --http 127.0.0.1:8080     (serve the tasks' HTTP doors, too)",
-  "kill -TERM PID     (finish what runs within drain_timeout, give the rest back, exit 0)",
+  "umavez worker --workers 4               (four children; default: one a core)",
+  "umavez worker --no-supervise            (one process: for debuggers, and where something else restarts it)",
+  "kill -TERM PID     (finish what runs within drain_timeout, give the rest back, exit 0; again: hurry)",
+  "kill -HUP PID      (reload: new children with the new code and settings, then the old ones drain)",
+  "kill -USR1 PID     (open log_file anew)",
 }
 M.settings = "all"
 
@@ -21,10 +26,20 @@ function M.configure(parser)
   parser:option("--http", "Serve the HTTP door there; short for --http-listen."):argname("ADDRESS:PORT")
     :target("setting_http_listen")
   parser:flag("--no-queue", "Serve only the HTTP door; short for --queue false.")
+  parser:flag("--no-supervise", "Run in this one process, without supervisor; short for --supervise false.")
 end
 
 -- Waiting cannot heal these; anything else can be a server that is still starting.
 local HOPELESS = { bad_url = true, auth_failed = true, no_database = true }
+
+local function note_away(why)
+  local note = ("PostgreSQL is away (%s); the worker waits for it"):format(why)
+  if c.supervised() then
+    c.say("database_away", note)
+  else
+    cli.note("%s", note)
+  end
+end
 
 local function look_at(conf)
   local db = pg.connect(conf.database_url, { timeout_ms = conf.connect_timeout })
@@ -42,7 +57,7 @@ local function check_database(conf)
   if ok then
     return
   elseif type(err) == "table" and err.retryable then
-    cli.note("PostgreSQL is away (%s); the worker waits for it", tostring(err.message or err.code))
+    note_away(tostring(err.message or err.code))
   elseif type(err) == "table" and HOPELESS[err.code] then
     database.open(conf)
   else
@@ -50,21 +65,79 @@ local function check_database(conf)
   end
 end
 
-function M.run(args)
-  if args.no_queue then
-    args.setting_queue = "false"
+-- A child's faults are events of the log, and told to its supervisor; who starts a worker by hand reads plain lines.
+local function report(fault)
+  if c.supervised() then
+    c.fault(tostring(fault), tasks.plain({ fault })[1])
+  else
+    io.stderr:write(tostring(fault), "\n")
   end
-  local conf = settings.load(args)
+end
+
+-- Manifests and handlers are the user's code: only children load them, never the supervisor.
+local function load_tasks(conf)
   local found, faults = tasks.load(conf)
   if #faults > 0 then
     for _, fault in ipairs(faults) do
-      io.stderr:write(tostring(fault), "\n")
+      report(fault)
     end
     cli.fail("config", "%d faults in the manifests under %s; nothing was started (`umavez check` shows them too)",
       #faults, conf.tasks_dir)
   end
+  return found
+end
+
+local function load_settings(args)
+  if args.no_queue then
+    args.setting_queue = "false"
+  end
+  if args.no_supervise then
+    args.setting_supervise = "false"
+  end
+  local conf = settings.load(args)
+  local ok, err = pcall(c.log_to, conf.handle)
+  if not ok then
+    cli.fail("config", "%s", err.message)
+  end
+  return conf
+end
+
+local function work(conf)
+  local found = load_tasks(conf)
   check_database(conf)
-  local code, why = require("umavez.worker").run(conf, found)
+  return require("umavez.worker").run(conf, found)
+end
+
+local function run_child(args)
+  local ok, code, why = xpcall(function()
+    return work(load_settings(args))
+  end, function(err)
+    return type(err) == "table" and err or debug.traceback(tostring(err), 2)
+  end)
+  if not ok then
+    local err = code
+    code, why = cli.EXIT.failed, tostring(err)
+    if type(err) == "table" then
+      code, why = cli.describe(err)
+    end
+  end
+  if why then
+    c.fault(tostring(why))
+  end
+  return code
+end
+
+function M.run(args)
+  if c.supervised() then
+    return run_child(args)
+  end
+  local conf = load_settings(args)
+  local code, why
+  if conf.supervise then
+    code, why = require("umavez.worker").supervise(conf)
+  else
+    code, why = work(conf)
+  end
   if why then
     io.stderr:write("umavez worker: ", tostring(why), "\n")
   end
