@@ -247,6 +247,33 @@ bool slot_current_run(const struct slot *slot, struct slot_run *out) {
   return true;
 }
 
+int slot_start_run(struct slot *slot, const char *run_id) {
+  if (!slot) return -1;
+  for (int i = 0; i < SLOT_STARTED_MAX; i++) {
+    struct slot_started *place = &slot->started[i];
+    if (atomic_load_explicit(&place->set, memory_order_relaxed)) continue;
+    err_copy_text(place->run_id, sizeof place->run_id, run_id);
+    atomic_store_explicit(&place->set, 1, memory_order_release);
+    return i;
+  }
+  return -1;
+}
+
+void slot_end_run(struct slot *slot, int place) {
+  if (slot && place >= 0) atomic_store_explicit(&slot->started[place].set, 0, memory_order_release);
+}
+
+bool slot_started_run(const struct slot *slot, int place, char run_id[37]) {
+  if (!atomic_load_explicit(&slot->started[place].set, memory_order_acquire)) return false;
+  memcpy(run_id, slot->started[place].run_id, 37);
+  run_id[36] = 0;
+  return true;
+}
+
+uint32_t slot_traces(const struct slot *slot) {
+  return atomic_load_explicit(&slot->trace_seq, memory_order_acquire);
+}
+
 void slot_write_traceback(struct slot *slot, const char *text, size_t len) {
   if (!slot) return;
   if (len > SLOT_TRACEBACK_MAX) len = SLOT_TRACEBACK_MAX;

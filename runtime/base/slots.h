@@ -23,7 +23,13 @@
 
 #include "base/err.h"
 
-enum { SLOT_TASK_MAX = 256, SLOT_TRACEBACK_MAX = 4096, SLOT_LISTEN_MAX = 128, SLOT_FAULT_MAX = 1024 };
+enum {
+  SLOT_TASK_MAX = 256,
+  SLOT_TRACEBACK_MAX = 4096,
+  SLOT_LISTEN_MAX = 128,
+  SLOT_FAULT_MAX = 1024,
+  SLOT_STARTED_MAX = 256
+};
 
 /* X(enumerator, name in logs) */
 #define SLOT_STATES(X) \
@@ -52,7 +58,7 @@ struct slot_run {
 /* What the parent must know of a child's settings, which may be newer than its own. */
 struct slot_settings {
   int64_t workers, max_runs, max_memory_bytes;
-  int64_t stall_ms, drain_timeout_ms, lease_ms;
+  int64_t stall_ms, drain_timeout_ms, lease_ms; /* lease_ms: the shortest of all its tasks */
   char http_listen[SLOT_LISTEN_MAX];
 };
 
@@ -79,6 +85,10 @@ struct slot {
     bool set;
     struct slot_run run;
   } current;
+  struct slot_started {
+    _Atomic uint32_t set;
+    char run_id[37];
+  } started[SLOT_STARTED_MAX];
   _Atomic uint32_t trace_seq;
   struct slot_trace {
     uint32_t len;
@@ -112,6 +122,9 @@ bool slot_told(const struct slot *slot, char worker_id[37], struct slot_settings
 bool slot_fault(const struct slot *slot, char *out);
 /* Copies the run whose code is being executed, or was when the child died; false: none. */
 bool slot_current_run(const struct slot *slot, struct slot_run *out);
+/* Copies the id of a run that had been started and had not ended; false: none at this place (0…SLOT_STARTED_MAX-1). */
+bool slot_started_run(const struct slot *slot, int place, char run_id[37]);
+uint32_t slot_traces(const struct slot *slot); /* changes with each traceback that is written */
 /* Copies the last traceback, NUL-ended, into out[SLOT_TRACEBACK_MAX + 1]; false: none was written. */
 bool slot_traceback(const struct slot *slot, char *out);
 
@@ -137,6 +150,9 @@ void slot_counts(struct slot *slot, int in_flight, int64_t runs_ended, int64_t l
 /* Around each resume of a run's code. Copies; a long task name is cut. They nest no deeper than one. */
 void slot_enter_run(struct slot *slot, const struct slot_run *run);
 void slot_leave_run(struct slot *slot);
+/* From a run's start to its end. Gives its place, -1 when all are taken: then a crash in nobody's code leaves it out. */
+int slot_start_run(struct slot *slot, const char *run_id);
+void slot_end_run(struct slot *slot, int place); /* -1 is fine */
 /* Copies the first SLOT_TRACEBACK_MAX octets. Async-signal-safe. */
 void slot_write_traceback(struct slot *slot, const char *text, size_t len);
 

@@ -42,8 +42,10 @@ struct step {
 struct handler {
   struct step *step; /* NULL: none under way */
   int prepared;      /* registry reference of prepare's result */
+  int place;         /* in the slot, among the started runs */
 };
 
+static struct slot *the_slot; /* NULL: nobody watches */
 static struct vm *the_vm; /* handler_ops carries no argument; one VM runs handlers in a process */
 static char context_key;  /* registry: the table of lua/umavez/context.lua that starts steps */
 
@@ -76,9 +78,38 @@ static struct handler *handler_of(struct run *r) {
   if (!h) {
     h = r->handler_data = xcalloc(1, sizeof *h);
     h->prepared = LUA_NOREF;
+    h->place = slot_start_run(the_slot, r->run_id);
   }
   return h;
 }
+
+/* ---- what a supervisor sees ---- */
+
+static int64_t clock_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t); /* the loop's time is that of the tick, which may have begun long ago */
+  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void enter_run(const struct run *r, int64_t deadline_ms) {
+  if (!the_slot) return;
+  struct slot_run now = {.has_tenant = r->has_tenant, .tenant_id = r->tenant_id, .since_ms = clock_ms(),
+                         .deadline_ms = deadline_ms};
+  memcpy(now.run_id, r->run_id, sizeof now.run_id);
+  err_copy_text(now.task, sizeof now.task, r->task_name);
+  slot_enter_run(the_slot, &now);
+}
+
+static void enter_step(void *arg) {
+  struct step *s = arg;
+  if (s->run) enter_run(s->run, s->run->deadline_ms);
+}
+
+static void leave_step(void) { slot_leave_run(the_slot); }
+
+static const struct vm_watch watch = {enter_step, leave_step};
+
+void bind_run_watch(struct slot *slot) { the_slot = slot; }
 
 /* ---- verdicts ---- */
 
@@ -150,12 +181,14 @@ static void on_done(void *arg, struct vm_thread *t, lua_State *T, int status, in
     h->prepared = LUA_NOREF;
     if (nresults) h->prepared = luaL_ref(T, LUA_REGISTRYINDEX);
     step_over(h);
+    leave_step();
     runner_prepared(r);
     return;
   }
   struct verdict v = {0};
   take_verdict(&v, s, T, status, nresults);
   step_over(h);
+  leave_step(); /* what follows is our own code */
   runner_handler_done(r, &v);
 }
 
@@ -189,6 +222,7 @@ static void start(struct run *r, enum phase phase) {
   s->run = r;
   h->step = s;
   s->thread = vm_thread_new(the_vm, on_done, s);
+  vm_thread_watch(s->thread, &watch);
   lua_State *T = vm_thread_state(s->thread);
   push_context(T, phase == PHASE_PREPARE ? "prepare" : "effect");
   push_handle(T, s);
@@ -220,6 +254,7 @@ static void forget(struct run *r) {
   drop(r);
   step_over(h);
   luaL_unref(vm_state(the_vm), LUA_REGISTRYINDEX, h->prepared);
+  slot_end_run(the_slot, h->place);
   free(h);
   r->handler_data = NULL;
 }
@@ -231,7 +266,10 @@ static int key(struct run *r, char **text, size_t *len, struct err *e) {
   push_context(L, "key");
   lua_pushstring(L, r->task->name);
   lua_pushlstring(L, r->args, r->args_len);
-  if (lua_pcall(L, 2, 2, 0) != 0) {
+  enter_run(r, loop_now_ms(vm_loop(the_vm)) + r->task->timeout_ms);
+  int status = lua_pcall(L, 2, 2, 0);
+  leave_step();
+  if (status != 0) {
     struct err why = ERR_INIT;
     bind_error_value(L, -1, &why);
     err_set(e, ERR_INPUT, "key_error", "the key function raised an error: %s", why.message);

@@ -12,11 +12,15 @@
 #ifndef UMAVEZ_BIND_BIND_RUN_H
 #define UMAVEZ_BIND_BIND_RUN_H
 
+#include "base/slots.h"
 #include "core/handler.h"
 #include "host/vm.h"
 
 /* Handlers run on this VM from now on (keeps). The ops are static. */
 const struct handler_ops *bind_run_ops(struct vm *vm);
+
+/* Which run's code is executing, and which have been started, is written into slot from now on (keeps; NULL: nowhere). */
+void bind_run_watch(struct slot *slot);
 
 int bind_run_open(lua_State *L);
 

@@ -79,6 +79,7 @@ static void answered(struct ledger_call *call, struct pgresult *result) {
   free(call->outcome);
   free(call->failure_code);
   free(call->failure_message);
+  free(call->failure);
   free(call);
 }
 
@@ -199,6 +200,7 @@ static void on_last_failure(void *arg, struct pgresult *result) {
   } else {
     call->failure_code = column_text(result, 0);
     call->failure_message = column_text(result, 1);
+    call->failure = column_text(result, 2);
   }
   answered(call, result);
 }
@@ -224,7 +226,7 @@ void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done) 
        &p, on_claim, call);
   if (used_up) {
     add_text(&id, r->run_id);
-    send(r->conn, "SELECT code, message FROM umavez.last_failure($1::uuid)", &id, on_last_failure, call);
+    send(r->conn, "SELECT code, message, failure FROM umavez.last_failure($1::uuid)", &id, on_last_failure, call);
   }
   send(r->conn, "SAVEPOINT umavez_run", NULL, on_plain, call);
   pgconn_sync(r->conn);

@@ -39,7 +39,7 @@ struct ledger_call {
   bool failed;    /* the settled row is failed_permanent */
   int64_t ledger_id;
   int attempt;
-  char *failure_code, *failure_message; /* claim: of the run's last failure, if it is used up; or NULL */
+  char *failure_code, *failure_message, *failure; /* claim: the run's last failure, if it is used up; or NULL */
   int64_t remaining_ms; /* of the lease (busy) or of the retention (settled) */
   char *outcome;        /* JSON text as the ledger holds it, or NULL */
 };
@@ -48,7 +48,7 @@ typedef void ledger_done(struct run *r, struct ledger_call *call);
 
 /* ---- on the run's own connection (r->conn) ---- */
 /* BEGIN, begin_run, SAVEPOINT. Fills claim, ledger_id, attempt, failed, outcome, remaining_ms; for a run that
- * is used up (run_used_up) also failure_code and failure_message. hold: the transaction keeps its first snapshot (REPEATABLE READ, SERIALIZABLE), so it locks the run's row as well. idle_ms: PostgreSQL ends the
+ * is used up (run_used_up) also what had failed. hold: the transaction keeps its first snapshot (REPEATABLE READ, SERIALIZABLE), so it locks the run's row as well. idle_ms: PostgreSQL ends the
  * transaction when the worker says nothing for so long. */
 void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done);
 /* complete_run (complete_request) with r->outcome, COMMIT, session reset. Fills committed, outcome, remaining_ms. */

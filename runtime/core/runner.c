@@ -32,8 +32,14 @@ void runner_set_handler(struct runner *rn, const struct handler_ops *ops) {
   rn->ops = ops;
 }
 
-void runner_set_idle(struct runner *rn, int64_t ms) {
-  rn->idle_ms = ms;
+void runner_set_patience(struct runner *rn, int64_t ms) {
+  rn->patience_ms = ms;
+}
+
+static int64_t idle_ms(const struct run *r) {
+  int64_t patience = r->runner->patience_ms ? r->task->timeout_ms + r->runner->patience_ms : 0;
+
+  return patience > r->task->lease_ms ? patience : r->task->lease_ms;
 }
 
 /* ---- delivery → gate ---- */
@@ -151,8 +157,7 @@ static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
   }
   r->conn = conn;
   run_set_state(r, RUN_CLAIM);
-  ledger_claim(r, !r->request && control_snapshots(r->runner->control),
-               r->task->lease_ms > r->runner->idle_ms ? r->task->lease_ms : r->runner->idle_ms, on_claimed);
+  ledger_claim(r, !r->request && control_snapshots(r->runner->control), idle_ms(r), on_claimed);
 }
 
 void runner_to_pool(struct run *r) {
@@ -212,7 +217,7 @@ static void drop_transaction(struct run *r) {
 static void start_handler(struct run *r);
 
 /* Only here, with the key claimed: a run whose key is held or settled is answered by that, whatever its limits. */
-static void end_used_up(struct run *r, const struct ledger_call *call) {
+static void end_used_up(struct run *r, struct ledger_call *call) {
   bool crashed = r->crashes > 0 && call->failure_code &&
                  (strcmp(call->failure_code, "timeout") == 0 || strcmp(call->failure_code, "worker_lost") == 0);
   char message[1024];
@@ -223,6 +228,11 @@ static void end_used_up(struct run *r, const struct ledger_call *call) {
   else
     snprintf(message, sizeof message, "its worker was lost each time that the handler had started");
   runner_set_failure(r, crashed ? call->failure_code : "worker_lost", message, NULL);
+  if (crashed) { /* with its traceback, if there was one */
+    free(r->failure);
+    r->failure = call->failure;
+    call->failure = NULL;
+  }
   r->permanent = true;
   runner_fail(r);
 }

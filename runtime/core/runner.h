@@ -36,9 +36,10 @@ void runner_free(struct runner *rn);
 /* Registers how user code runs. Keeps ops. */
 void runner_set_handler(struct runner *rn, const struct handler_ops *ops);
 
-/* How long PostgreSQL must put up with a worker that says nothing inside a transaction, at least; 0 (the default): as
- * long as the task's lease. For a worker whose supervisor ends it when it hangs. */
-void runner_set_idle(struct runner *rn, int64_t ms);
+/* PostgreSQL ends a transaction whose worker says nothing for as long as the task's lease. For a worker whose supervisor ends
+ * it when it hangs: not before the task's timeout and ms have passed, so that code may compute until then, its own and
+ * that of its neighbours. */
+void runner_set_patience(struct runner *rn, int64_t ms);
 
 /* Takes a RUN_TAKEN run to its end. The run stays owned by the caller, who frees it after hooks.ended. */
 void runner_start(struct runner *rn, struct run *r);

@@ -28,7 +28,7 @@ struct runner {
   const struct handler_ops *ops;
   struct runner_hooks hooks;
   const char *worker_id; /* uuid text; keeps */
-  int64_t idle_ms;       /* runner_set_idle */
+  int64_t patience_ms;   /* runner_set_patience; 0: none */
 };
 
 static inline const struct handler_ops *runner_ops(const struct run *r) {

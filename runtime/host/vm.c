@@ -23,6 +23,7 @@ struct vm_thread {
   struct vm_await *await; /* waits for this box; NULL: runs, or has not started */
   vm_done *done;
   void *arg;
+  const struct vm_watch *watch; /* or NULL */
   struct loop_task wake; /* resumes at the safe point, when something else was running */
   int nargs;             /* what the first resume passes on */
   bool dropped;
@@ -47,6 +48,7 @@ size_t vm_threads(struct vm *vm) { return vm->nthreads; }
 struct vm_thread *vm_running(struct vm *vm) { return vm->running; }
 lua_State *vm_thread_state(struct vm_thread *t) { return t->T; }
 void *vm_thread_arg(struct vm_thread *t) { return t->arg; }
+void vm_thread_watch(struct vm_thread *t, const struct vm_watch *watch) { t->watch = watch; }
 
 /* ---- threads ---- */
 
@@ -71,7 +73,9 @@ static void thread_end(struct vm_thread *t, int status, int nresults) {
 /* The one place that resumes. */
 static void thread_resume(struct vm_thread *t, int nargs) {
   struct vm *vm = t->vm;
+  const struct vm_watch *watch = t->watch; /* t may be gone at the end */
   if (vm->running) bug("a coroutine resumed inside another one");
+  if (watch) watch->enter(t->arg);
   vm->running = t;
   int status = lua_resume(t->T, nargs);
   vm->running = NULL;
@@ -86,6 +90,7 @@ static void thread_resume(struct vm_thread *t, int nargs) {
   } else {
     lua_settop(t->T, 0);
   }
+  if (watch) watch->leave();
 }
 
 static void on_wake(void *arg) {

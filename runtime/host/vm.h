@@ -65,6 +65,13 @@ void vm_thread_start(struct vm_thread *t, int nargs);
  * from inside its own code) is forgotten when it next leaves Lua. */
 void vm_thread_drop(struct vm_thread *t);
 struct vm_thread *vm_running(struct vm *vm); /* NULL outside of Lua */
+
+/* Who is told around each stretch of a thread's code, done() included: whatever happens in between is that thread's. */
+struct vm_watch {
+  void (*enter)(void *arg); /* the thread's arg */
+  void (*leave)(void);
+};
+void vm_thread_watch(struct vm_thread *t, const struct vm_watch *watch); /* keeps watch */
 void *vm_thread_arg(struct vm_thread *t);
 
 /* Text of the error value at idx of L, cleaned of nothing, at most max octets; never raises. */

@@ -3,6 +3,8 @@
  * that no header of libev leaves this file. */
 #include "io/loop.h"
 
+#include "base/slots.h"
+
 #include <ev.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -18,6 +20,7 @@ struct loop {
   ev_check clock;            /* runs before all other watchers: reads the clock */
   ev_timer wake;             /* ends the wait when the next timer is due */
   int64_t now_us;            /* cached CLOCK_MONOTONIC */
+  struct slot *slot;         /* or NULL */
   bool stopping;             /* loop_stop was called */
   size_t watchers;           /* descriptors and signals that are started */
   struct loop_timer **heap;  /* by (due_us, order); heap[0] is the next */
@@ -40,7 +43,9 @@ static void on_wake(struct ev_loop *ev, ev_timer *w, int revents) {
 
 static void on_check(struct ev_loop *ev, ev_check *w, int revents) {
   (void)ev, (void)revents;
-  loop_update(w->data);
+  struct loop *l = w->data;
+  loop_update(l);
+  slot_busy(l->slot, l->now_us / 1000);
 }
 
 struct loop *loop_new(void) {
@@ -59,6 +64,8 @@ struct loop *loop_new(void) {
 }
 
 int64_t loop_now_ms(const struct loop *l) { return l->now_us / 1000; }
+
+void loop_watch(struct loop *l, struct slot *slot) { l->slot = slot; }
 
 void loop_update(struct loop *l) { l->now_us = clock_us(); }
 
@@ -193,6 +200,7 @@ static void tick(struct loop *l, int64_t max_wait_ms) {
     if (until < 0) until = 0;
     if (until < wait_us) wait_us = until;
   }
+  slot_idle(l->slot);
   if (wait_us > 0 && wait_us != INT64_MAX) {
     ev_now_update(l->ev); /* the wait counts from libev's cached time, which this tick's work may have left behind */
     ev_timer_set(&l->wake, (double)wait_us / 1e6, 0.);

@@ -27,6 +27,7 @@ enum { LOOP_ROUNDS = 16 };
 
 struct loop;
 struct ev_loop;
+struct slot;
 
 struct loop *loop_new(void); /* gives: loop_free. Aborts when the kernel refuses. */
 /* Runs a last safe point (tasks and delayed frees, no descriptors, no timers), then frees. Descriptors and
@@ -36,6 +37,9 @@ void loop_free(struct loop *l);
 void loop_run(struct loop *l);  /* until loop_stop; returns too when nothing is left that could ever happen */
 void loop_stop(struct loop *l); /* loop_run (the next one, if none is running) returns at the end of the tick */
 void loop_step(struct loop *l, int64_t max_wait_ms); /* one tick, waiting at most that long; for tests and shut-down */
+
+/* Tells slot (base/slots.h) when the loop is busy and when it waits. Keeps slot; NULL: nobody is told. */
+void loop_watch(struct loop *l, struct slot *slot);
 
 int64_t loop_now_ms(const struct loop *l); /* CLOCK_MONOTONIC, as of this tick's step 2 or last loop_update */
 void loop_update(struct loop *l);          /* read the clock again, after something that took long */

@@ -22,6 +22,7 @@
 #define TICK_MS 250
 #define BUSY_MS 5000        /* how long after a start it is expected soon */
 #define RECYCLE_AGAIN_MS 30000
+#define TOLD_MS 3000
 #define SLOTS_SPARE 64     /* for a reload that wants more children; what nobody uses takes no memory */
 
 static void step(void *arg);
@@ -395,6 +396,14 @@ static bool is_expected(const struct supervisor *s, const struct sup_child *c) {
   return c->why == STOP_NOT && c->ready_ms == 0 && loop_now_ms(s->loop) - c->started_ms < BUSY_MS;
 }
 
+/* A child that was killed amid its runs leaves them to PostgreSQL: that is waited for, a little. */
+static bool is_told(struct supervisor *s) {
+  int64_t now = loop_now_ms(s->loop);
+
+  if (s->gone_ms == 0) s->gone_ms = now;
+  return !watchdog_pending(s->watch) || now - s->gone_ms >= TOLD_MS;
+}
+
 static void step(void *arg) {
   struct supervisor *s = arg;
 
@@ -402,7 +411,7 @@ static void step(void *arg) {
   sup_look(s);
   if (s->finished) return;
   if (s->stops > 0) {
-    if (list_empty(&s->children))
+    if (list_empty(&s->children) && is_told(s))
       end_later(s, s->was_looping ? SUPERVISOR_CRASH_LOOP : s->bad ? SUPERVISOR_LEFT : SUPERVISOR_DRAINED,
                 s->was_looping ? "children were dying again and again when it was told to stop"
                 : s->bad       ? "some children did not end well; see the log"
@@ -486,6 +495,8 @@ struct supervisor *supervisor_new(struct loop *loop, const struct conf *conf, co
   }
   srandom((unsigned)(getpid() ^ time(NULL))); /* for the jitter of sup_delay_ms alone */
   s->notify = notify_new();
+  s->watch = watchdog_new(loop, s->slots, conf, &(struct watchdog_hooks){sup_signal, s});
+  watchdog_start(s->watch);
   loop_timer_init(&s->tick, on_wake, s);
   loop_timer_init(&s->watchdog, on_watchdog, s);
   loop_task_init(&s->step, step, s);
@@ -518,6 +529,7 @@ void supervisor_free(struct supervisor *s) {
   loop_task_cancel(&s->end);
   if (s->listen_fd >= 0) close(s->listen_fd);
   notify_free(s->notify);
+  watchdog_free(s->watch);
   slots_free(s->slots);
   free(s->message);
   free(s);

@@ -83,6 +83,13 @@ void sup_stop(struct supervisor *s, struct sup_child *c, enum stop_why why) {
          log_i64(c->generation), "why", stop_name(why), NULL);
 }
 
+void sup_signal(void *supervisor, int slot, int sig) {
+  struct supervisor *s = supervisor;
+  struct sup_child *c;
+
+  list_for_each(c, &s->children, node) if (c->slot == slot) kill(c->pid, sig);
+}
+
 void sup_look(struct supervisor *s) {
   int64_t now = loop_now_ms(s->loop);
   struct sup_child *c;
@@ -165,6 +172,7 @@ void sup_reap(struct supervisor *s, void (*died)(struct supervisor *s, struct su
     if (!c) continue;
     list_remove(&c->node);
     list_for_each(other, &s->children, node) if (other->heir_of == c) other->heir_of = NULL;
+    watchdog_child_died(s->watch, c->slot, status, c->killed);
     died(s, c, status);
     slot_release(s->slots, c->slot);
     free(c);

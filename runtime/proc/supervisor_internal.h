@@ -9,6 +9,7 @@
 #include "base/slots.h"
 #include "proc/notify.h"
 #include "proc/supervisor.h"
+#include "proc/watchdog.h"
 
 #define WORKERS_MAX 512
 #define CRASH_LOOP 5 /* so many young deaths in a row are one */
@@ -46,6 +47,7 @@ struct supervisor {
   struct supervisor_hooks hooks;
   struct slots *slots;
   struct notify *notify;
+  struct watchdog *watch; /* over the children */
   int listen_fd; /* -1: no door */
   struct list children;
   int want;           /* children that the present generation is to have */
@@ -64,6 +66,7 @@ struct supervisor {
   int stops; /* of ours; > 0: draining */
   bool bad;  /* a child did not end well in the drain */
   bool was_looping;
+  int64_t gone_ms; /* draining: when the last child was gone; 0: not yet */
   bool finished;
   int exit_code;
   char *message;
@@ -81,6 +84,7 @@ struct sup_child *sup_start(struct supervisor *s, int64_t generation, int failur
 /* SIGTERM, once more: the first time with the child's own drain_timeout. */
 void sup_stop(struct supervisor *s, struct sup_child *c, enum stop_why why);
 void sup_reap(struct supervisor *s, void (*died)(struct supervisor *s, struct sup_child *c, int status));
+void sup_signal(void *supervisor, int slot, int sig); /* to the child in that slot */
 void sup_look(struct supervisor *s); /* notices children that have become ready, kills those that overstay */
 int sup_count(struct supervisor *s, bool (*which)(const struct supervisor *s, const struct sup_child *c));
 /* Reports `child_died`; next_ms: until the next start in its place, or -1. */

@@ -25,6 +25,7 @@
 
 #define ANSWER_TIMEOUT_MS 10000 /* a silent server on a control connection */
 #define HURRIED_DRAIN_MS 1000
+#define PATIENCE_MS 2000 /* a supervisor ends a hung child so long after `stall`, at the latest (proc/watchdog.h) */
 #define LINGER_MS 100 /* after the last request has been answered */
 #define PARTITIONS_MS (6 * 3600 * 1000)
 #define PARTITION_DAYS "7"
@@ -425,8 +426,15 @@ static int make_door(struct worker *w, const char *openapi, struct err *e) {
   return w->door ? 0 : -1;
 }
 
+static void shortest_lease(void *arg, struct task *t) {
+  int64_t *ms = arg;
+
+  if (t->lease_ms < *ms) *ms = t->lease_ms;
+}
+
 static void tell_supervisor(struct worker *w) {
   struct slot_settings settings = {
+      .stall_ms = w->conf->stall_ms,
       .workers = w->conf->workers,
       .max_runs = w->conf->max_runs,
       .max_memory_bytes = w->conf->max_memory << 20,
@@ -434,6 +442,7 @@ static void tell_supervisor(struct worker *w) {
       .lease_ms = w->conf->lease_ms,
   };
 
+  task_each(shortest_lease, &settings.lease_ms);
   err_copy_text(settings.http_listen, sizeof settings.http_listen, w->conf->http_listen);
   slot_tell(w->slot, w->worker_id, &settings);
 }
@@ -486,6 +495,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   struct runner_hooks runner_hooks = {on_run_ended, w};
   w->runner = runner_new(loop, w->gate, w->verdicts, w->pool, w->source, w->worker_id, &runner_hooks);
   runner_set_handler(w->runner, ops);
+  if (w->slot) runner_set_patience(w->runner, conf->stall_ms + PATIENCE_MS);
   sched_connect(w->sched, w->source, w->runner, w->gate);
   if (make_door(w, openapi, e) < 0) {
     worker_free(w);

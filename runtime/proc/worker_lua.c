@@ -7,6 +7,7 @@
 #include "bind/bind_conf.h"
 #include "bind/bind_run.h"
 #include "bind/bind_value.h"
+#include "host/vm_trace.h"
 #include "proc/child.h"
 #include "proc/logfile.h"
 #include "proc/supervisor.h"
@@ -55,6 +56,14 @@ static struct conf *keep_conf(lua_State *L) {
   return conf;
 }
 
+/* From now on our supervisor sees what this process is doing. */
+static void be_watched(struct vm *vm) {
+  if (!child_slot()) return;
+  bind_run_watch(child_slot());
+  vm_trace(vm, child_slot());
+  loop_watch(vm_loop(vm), child_slot());
+}
+
 /* start(settings, openapi or nil) → box */
 static int l_start(lua_State *L) {
   struct conf *conf = keep_conf(L);
@@ -62,6 +71,7 @@ static int l_start(lua_State *L) {
   struct err e = ERR_INIT;
   struct worker_hooks hooks = {.ended = on_ended, .arg = vm_loop(vm)};
   struct vm_await *await = vm_await_push(L, free_ended);
+  be_watched(vm);
   the_worker.worker = worker_new(vm_loop(vm), conf, bind_run_ops(vm), luaL_optstring(L, 2, NULL), &hooks, &e);
   if (!the_worker.worker) {
     vm_await_done(await, NULL);

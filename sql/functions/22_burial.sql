@@ -66,11 +66,11 @@ BEGIN
   RETURN v_held;
 END $fn$;
 
--- last_failure: code and message of what was recorded of a run that has used up its deliveries. Asked beside its claim.
-CREATE OR REPLACE FUNCTION umavez.last_failure(p_run uuid, OUT code text, OUT message text)
+-- last_failure: what was recorded of a run that has used up its deliveries. Asked beside its claim.
+CREATE OR REPLACE FUNCTION umavez.last_failure(p_run uuid, OUT code text, OUT message text, OUT failure text)
 LANGUAGE plpgsql STABLE PARALLEL SAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 BEGIN
-  SELECT r.failure->>'code', r.failure->>'message' INTO code, message
+  SELECT r.failure->>'code', r.failure->>'message', r.failure::text INTO code, message, failure
     FROM umavez.runs r WHERE r.run_id = p_run;
 END $fn$;

@@ -1,7 +1,7 @@
 """Group I of the cases: tasks in Lua.
 
-I01's endless compiled loop needs the supervisor's watchdog and comes with the issue Survive; here are the time-outs of handlers that
-let the loop live.
+I01's code that does not come back to the loop is found by a supervisor: test_watch.py. Here are the time-outs of handlers that let the
+loop live.
 
 Rows of the cases here: I01, I02, I03, I04, I05, I06, I07, I08, I09, I10.
 """
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from lab import GATES, OWNERS
+from lab import GATES, OWNERS, PLATFORM, SLACK, TASKS
 
 NEVER = "SELECT test_wait('never', 60000)"
 
@@ -40,6 +40,48 @@ def test_I01_time_out_is_logged_with_task_and_run(lab):
     lab.done(run, 30)
     lines = [line for line in worker.text().splitlines() if run in line]
     assert any("timeout" in line and "e2.t_brief" in line for line in lines), worker.tail()
+
+
+@OWNERS
+def test_I01_a_timed_out_statement_is_cancelled_on_the_server(lab, owner):
+    lab.latch("never")
+    lab.worker(pool_size=2)
+    run = lab.enqueue(owner.task("brief"), {"e1": "E1", "lua": f'effect() ctx.sql:one("{NEVER}")'}, owner)
+    assert lab.done(run, 30).outcome["code"] == "timeout"
+    lab.until(lambda: not [s for s in lab.sessions() if s.state == "active" and "test_wait" in s.query], 10 + SLACK, "the statement's end")
+    # Its connection serves the next one: it was cancelled, not cut.
+    pids = {s.pid for s in lab.sessions()}
+    end = lab.done(lab.enqueue(owner.task("run"), {"lua": "effect() return { pid = ctx.sql:one('SELECT pg_backend_pid() AS pid').pid }"}, owner))
+    assert end.outcome["pid"] in pids
+
+
+@OWNERS
+def test_I01_time_out_of_prepare(lab, owner):
+    endless = ["ctx:sleep('60s')", "pcall(ctx.sleep, ctx, '60s') repeat pcall(ctx.sleep, ctx, '20ms') until false"]
+    lab.env.tasks.add("e2.halves", owner="platform" if owner is PLATFORM else "tenant", key=["e1"], timeout="1s", lease="2s",
+                      retry={"max_attempts": 2, "base": "100ms", "cap": "1s"}, handler=(TASKS / "lab_split.lua").read_text())
+    lab.worker()
+    for lua in endless:
+        end = lab.done(lab.enqueue("e2.halves", {"e1": lua, "prepare": lua, "effect": "return {}"}, owner), 30)
+        assert (end.status, end.outcome["code"], end.deliveries) == ("failed_permanent", "timeout", 2), lua
+        assert "prepare" in end.outcome["message"]
+
+
+@OWNERS
+def test_I01_the_deadline_reaches_ctx(lab, owner):
+    """What is left goes down while the handler waits; each start has the whole time-out; both halves have one of their own."""
+    look = "{ left = ctx:remaining(), till = ctx.deadline - os.time() }"
+    lab.env.tasks.add("e2.halves", owner="platform" if owner is PLATFORM else "tenant", key=["e1"], timeout="30s",
+                      handler=(TASKS / "lab_split.lua").read_text())
+    lab.worker()
+    lua = f"effect() local first = {look} ctx:sleep('300ms') return {{ first = first, second = {look} }}"
+    seen = lab.done(lab.enqueue(owner.task("run"), {"lua": lua}, owner)).outcome
+    assert 0 < seen["second"]["left"] <= seen["first"]["left"] - 0.3 and seen["first"]["left"] <= 20
+    assert 0 < seen["first"]["till"] <= 21
+    lab.allow("settled_effect")
+    halves = lab.done(lab.enqueue("e2.halves", {"e1": "E1", "prepare": f"return {look}", "effect": f"return {{ prepare = prepared, effect = {look} }}"}, owner))
+    for half in ("prepare", "effect"):
+        assert 20 < halves.outcome[half]["left"] <= 30 and 20 < halves.outcome[half]["till"] <= 31, halves.outcome
 
 
 REFUSED = [

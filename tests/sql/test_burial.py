@@ -55,8 +55,9 @@ def test_E01_the_waits_after_each_crash_and_what_a_take_tells(sql):
         sql.q("COMMIT")
         assert (row.deliveries, row.crashes) == (crashes, crashes)
         assert least <= row.due_in <= greatest + 30, row      # now() is when the transaction began
-    assert tuple(sql.last_failure(run)) == ("worker_lost", "it died")
-    assert tuple(sql.last_failure(uid())) == (None, None)
+    code, message, failure = sql.last_failure(run)
+    assert (code, message, json.loads(failure)) == ("worker_lost", "it died", json.loads(LOST))
+    assert tuple(sql.last_failure(uid())) == (None, None, None)
 
 
 def test_a_crash_that_is_not_recorded_leaves_the_failure(sql):

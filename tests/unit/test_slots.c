@@ -183,6 +183,30 @@ static void faults_and_retirement_are_told(void **state) {
   slots_free(s);
 }
 
+static void started_runs_are_known(void **state) {
+  struct slots *s = make(1);
+  struct slot *slot = slots_at(s, slot_reserve(s, 1, false, 1));
+  char id[37];
+  int first = slot_start_run(slot, "run-a"), second = slot_start_run(slot, "run-b");
+  assert_int_not_equal(first, second);
+  assert_true(slot_started_run(slot, first, id));
+  assert_string_equal(id, "run-a");
+  slot_end_run(slot, first);
+  assert_false(slot_started_run(slot, first, id));
+  assert_true(slot_started_run(slot, second, id));
+  assert_int_equal(slot_start_run(slot, "run-c"), first);
+  int started = 2;
+  while (slot_start_run(slot, "more") >= 0) started++;
+  assert_int_equal(started, SLOT_STARTED_MAX);
+  slot_end_run(slot, -1); /* one that found no place */
+  assert_int_equal(slot_start_run(NULL, "x"), -1);
+  slot_end_run(NULL, 0);
+  uint32_t traces = slot_traces(slot);
+  slot_write_traceback(slot, "t", 1);
+  assert_int_not_equal(slot_traces(slot), traces);
+  slots_free(s);
+}
+
 static void no_slot_is_fine(void **state) {
   struct slot_run run = a_run("t", 1);
   slot_tell(NULL, "x", &(struct slot_settings){0});
@@ -224,7 +248,7 @@ int main(void) {
       cmocka_unit_test(a_run_is_left),                   cmocka_unit_test(what_is_half_written_is_not_read),
       cmocka_unit_test(a_reader_gets_one_run),           cmocka_unit_test(long_texts_are_cut),
       cmocka_unit_test(faults_and_retirement_are_told),
-      cmocka_unit_test(no_slot_is_fine),                 cmocka_unit_test(strangers_are_refused),
+      cmocka_unit_test(started_runs_are_known),          cmocka_unit_test(no_slot_is_fine),                 cmocka_unit_test(strangers_are_refused),
   };
   return RUN(tests);
 }

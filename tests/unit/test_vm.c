@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <signal.h>
+
+#include "base/slots.h"
 #include "host/vm.h"
+#include "host/vm_trace.h"
 
 static struct loop *loop;
 static struct vm *vm;
@@ -188,6 +192,82 @@ static void freeing_the_vm_drops_what_waits(void **state) {
   assert_int_equal(vm_threads(vm), 10);
 }
 
+/* ---- who is watched ---- */
+
+static struct {
+  int entered, left, depth;
+  void *arg;
+} watched;
+
+static void enter(void *arg) {
+  watched.entered++;
+  watched.depth++;
+  watched.arg = arg;
+}
+
+static void leave(void) {
+  watched.left++;
+  watched.depth--;
+}
+
+static void on_watched_done(void *arg, struct vm_thread *t, lua_State *T, int status, int nresults) {
+  assert_int_equal(watched.depth, 1); /* done() is still the thread's */
+  seen.done++;
+}
+
+static void each_stretch_of_code_is_watched(void **state) {
+  static const struct vm_watch watch = {enter, leave};
+  memset(&watched, 0, sizeof watched);
+  run("await(box())"); /* nobody watches this one */
+  vm_await_done(seen.box, NULL);
+  assert_int_equal(watched.entered, 0);
+  struct vm_thread *t = vm_thread_new(vm, on_watched_done, &seen);
+  vm_thread_watch(t, &watch);
+  assert_int_equal(luaL_loadstring(vm_thread_state(t), "await(box()) await(box())"), 0);
+  vm_thread_start(t, 0);
+  assert_int_equal(watched.entered, 1);
+  assert_int_equal(watched.left, 1);
+  assert_ptr_equal(watched.arg, &seen);
+  vm_await_done(seen.box, NULL);
+  vm_await_done(seen.box, NULL);
+  assert_int_equal(watched.entered, 3);
+  assert_int_equal(watched.left, 3);
+}
+
+/* ---- tracebacks on a signal ---- */
+
+/* ask(): the signal comes at any instruction of a handler */
+static int l_ask(lua_State *L) {
+  raise(SIGUSR2);
+  return 0;
+}
+
+static int hooks;
+static void count_hook(lua_State *L, lua_Debug *ar) { hooks++; }
+
+static void a_signal_brings_a_traceback(void **state) {
+  struct err e = ERR_INIT;
+  struct slots *slots = slots_new(1, &e);
+  struct slot *slot = slots_at(slots, 0);
+  char text[SLOT_TRACEBACK_MAX + 1];
+  lua_State *L = vm_state(vm);
+  vm_trace(vm, slot);
+  lua_register(L, "ask", l_ask);
+  raise(SIGUSR2);
+  assert_true(slot_traceback(slot, text));
+  assert_string_equal(text, "no handler's code is running");
+  lua_sethook(L, count_hook, LUA_MASKCOUNT, 1);
+  run("local function deep() ask() local x = 1 return x end local y = deep() return y");
+  assert_true(slot_traceback(slot, text));
+  assert_non_null(strstr(text, "stack traceback"));
+  assert_ptr_equal(lua_gethook(L), count_hook); /* the hook that it replaced is back */
+  assert_int_equal(lua_gethookcount(L), 1);
+  lua_sethook(L, NULL, 0, 0);
+  vm_trace(vm, NULL);
+  raise(SIGUSR2); /* ignored */
+  slots_free(slots);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void) {
@@ -201,6 +281,8 @@ int main(void) {
                                      TEST(an_answer_from_inside_lua_wakes_at_the_safe_point),
                                      TEST(yields_to_nobody_are_errors),
                                      TEST(waiting_outside_of_a_thread_is_refused),
-                                     TEST(freeing_the_vm_drops_what_waits)};
+                                     TEST(freeing_the_vm_drops_what_waits),
+                                     TEST(each_stretch_of_code_is_watched),
+                                     TEST(a_signal_brings_a_traceback)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
