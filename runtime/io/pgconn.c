@@ -401,7 +401,7 @@ static void on_notice(void *arg, const PGresult *res) {
   struct pgconn *c = arg;
   struct err e;
   pgresult_error(res, &e);
-  if (e.class == ERR_ENV && *e.message) c->last_fatal = e;
+  if (pgresult_fatal(res) && *e.message) c->last_fatal = e;
   if (!log_enabled(LOG_DEBUG_)) return;
   log_kv(LOG_DEBUG_, "pg_notice", "severity", PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED), "sqlstate", e.sqlstate,
          "message", e.message, NULL);

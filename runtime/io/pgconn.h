@@ -57,6 +57,7 @@ bool pgresult_ok(const struct pgresult *r);
 const struct err *pgresult_err(const struct pgresult *r); /* borrows; class ERR_NONE when ok */
 int pgresult_rows(const struct pgresult *r);
 int pgresult_columns(const struct pgresult *r);
+/* Of a place that the result does not have: "", length 0, NULL, type 0. */
 const char *pgresult_value(const struct pgresult *r, int row, int col); /* borrows; NUL ended text, "" for NULL */
 int pgresult_length(const struct pgresult *r, int row, int col);
 bool pgresult_null(const struct pgresult *r, int row, int col);

@@ -24,13 +24,16 @@ static void copy_field(char *dst, size_t size, const PGresult *res, int field) {
   err_copy_text(dst, size, text ? text : "");
 }
 
-void pgresult_error(const PGresult *res, struct err *e) {
+bool pgresult_fatal(const PGresult *res) {
   const char *severity = PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED);
+  return severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
+}
+
+void pgresult_error(const PGresult *res, struct err *e) {
   const char *sqlstate = PQresultErrorField(res, PG_DIAG_SQLSTATE);
   const char *message = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
-  bool fatal = severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
   if (message == NULL || *message == '\0') message = PQresultErrorMessage(res);
-  if (fatal || sqlstate == NULL) err_set(e, ERR_ENV, "connection_lost", "%s", "");
+  if (pgresult_fatal(res) || sqlstate == NULL) err_set(e, ERR_ENV, "connection_lost", "%s", "");
   else err_set(e, ERR_SQL, "sql", "%s", "");
   pgresult_one_line(e->message, sizeof e->message, message);
   err_copy_text(e->sqlstate, sizeof e->sqlstate, sqlstate ? sqlstate : "08006");
@@ -86,13 +89,26 @@ int pgresult_rows(const struct pgresult *r) { return r->res ? PQntuples(r->res) 
 
 int pgresult_columns(const struct pgresult *r) { return r->res ? PQnfields(r->res) : 0; }
 
-const char *pgresult_value(const struct pgresult *r, int row, int col) { return PQgetvalue(r->res, row, col); }
+/* libpq would answer a place that is not there with NULL, and with a notice to the receiver of a connection that may be gone. */
+static bool has_column(const struct pgresult *r, int col) { return col >= 0 && col < pgresult_columns(r); }
 
-int pgresult_length(const struct pgresult *r, int row, int col) { return PQgetlength(r->res, row, col); }
+static bool has_value(const struct pgresult *r, int row, int col) {
+  return row >= 0 && row < pgresult_rows(r) && has_column(r, col);
+}
 
-bool pgresult_null(const struct pgresult *r, int row, int col) { return PQgetisnull(r->res, row, col); }
+const char *pgresult_value(const struct pgresult *r, int row, int col) {
+  return has_value(r, row, col) ? PQgetvalue(r->res, row, col) : "";
+}
 
-const char *pgresult_column(const struct pgresult *r, int col) { return PQfname(r->res, col); }
+int pgresult_length(const struct pgresult *r, int row, int col) {
+  return has_value(r, row, col) ? PQgetlength(r->res, row, col) : 0;
+}
+
+bool pgresult_null(const struct pgresult *r, int row, int col) {
+  return !has_value(r, row, col) || PQgetisnull(r->res, row, col);
+}
+
+const char *pgresult_column(const struct pgresult *r, int col) { return has_column(r, col) ? PQfname(r->res, col) : ""; }
 
 int pgresult_column_index(const struct pgresult *r, const char *name) {
   for (int i = 0; i < pgresult_columns(r); i++) {
@@ -101,7 +117,7 @@ int pgresult_column_index(const struct pgresult *r, const char *name) {
   return -1;
 }
 
-unsigned pgresult_type(const struct pgresult *r, int col) { return PQftype(r->res, col); }
+unsigned pgresult_type(const struct pgresult *r, int col) { return has_column(r, col) ? PQftype(r->res, col) : 0; }
 
 const char *pgresult_tag(const struct pgresult *r) { return r->res && r->err == NULL ? PQcmdStatus(r->res) : ""; }
 

@@ -17,6 +17,9 @@ bool pgresult_is_state(const struct pgresult *r, const char *sqlstate); /* faile
 bool pgresult_from_function(const struct pgresult *r, const char *function); /* raised by that C function of the server */
 void pgresult_reclass(struct pgresult *r, enum err_class c, const char *code); /* another class and code, the rest stays */
 
+/* Whether the server has said that it ends the session. What libpq says by itself has no severity of that kind. */
+bool pgresult_fatal(const PGresult *res);
+
 /* Fills *e from an error or notice of the server, or libpq. */
 void pgresult_error(const PGresult *res, struct err *e);
 

@@ -45,6 +45,35 @@ static void test_affected_rows_and_error_fields(void **state) {
   assert_non_null(strstr(e->message, "duplicate key"));
 }
 
+static void expect_nothing_at(int row, int col) {
+  assert_string_equal(pgresult_value(last, row, col), "");
+  assert_int_equal(pgresult_length(last, row, col), 0);
+  assert_true(pgresult_null(last, row, col));
+}
+
+/* libpq's notice about it counted as the server's last word: the connection was given up. And it went to a connection that
+ * was freed, where the result had outlived it. */
+static void test_a_place_that_a_result_does_not_have_is_empty(void **state) {
+  (void)state;
+  group("SELECT 1 AS one WHERE false");
+  until(l, answers, 1, 10000);
+  for (int row = -1; row <= 1; row++) expect_nothing_at(row, 0);
+  expect_nothing_at(0, 1);
+  assert_string_equal(pgresult_column(last, 0), "one");
+  assert_string_equal(pgresult_column(last, 1), "");
+  assert_int_equal(pgresult_type(last, 1), 0);
+  group("SELECT 2 AS two");
+  until(l, answers, 2, 10000);
+  expect("SELECT 0 SELECT 1 ");
+  assert_int_equal(pgconn_state(c), PGCONN_READY);
+  pgconn_close_later(c);
+  c = NULL;
+  for (int i = 0; i < 3; i++) loop_step(l, 0);
+  expect_nothing_at(1, 0);
+  expect_nothing_at(0, 1);
+  assert_string_equal(pgresult_value(last, 0, 0), "2");
+}
+
 static void test_an_error_skips_the_rest_of_its_group(void **state) {
   (void)state;
   query("SELECT 1");
@@ -320,6 +349,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
     T(test_values_come_back_in_order),
     T(test_affected_rows_and_error_fields),
+    T(test_a_place_that_a_result_does_not_have_is_empty),
     T(test_an_error_skips_the_rest_of_its_group),
     T(test_commit_of_a_failed_transaction_says_rollback),
     T(test_txn_is_exact_behind_pipelined_groups),
