@@ -60,7 +60,7 @@
   X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; a request is answered, or only looked") \
   X(RUN_HANDLER, RUN_COMPLETE, "returned a storable outcome")                                   \
   X(RUN_HANDLER, RUN_FAIL, "failed, or raised an error")                                        \
-  X(RUN_HANDLER, RUN_STOPPING, "timed out, or drain ended, while a statement was under way")    \
+  X(RUN_HANDLER, RUN_STOPPING, "timed out, drain ended or connection lost, with a statement under way") \
   X(RUN_HANDLER, RUN_POOL, "serialization failure or deadlock: the run is done again at once")  \
   X(RUN_HANDLER, RUN_LOST, "the connection was lost")                                           \
   X(RUN_HANDLER, RUN_DONE, "drain ended: rolled back and given back")                           \

@@ -371,7 +371,10 @@ static void on_connection_gone(void *arg) {
   r->deadline_ms = 0;
   runner_ops(r)->drop(r);
   runner_set_failure(r, "sql", "the connection was lost while the handler waited for something else", "08006");
-  runner_lost(r);
+  if (r->pending > 0)
+    run_set_state(r, RUN_STOPPING); /* it has sent a statement meanwhile, whose answer (that it is lost) is on its way */
+  else
+    runner_lost(r);
 }
 
 void runner_look(struct runner *rn, struct run *r) {
@@ -403,20 +406,23 @@ void runner_handler_done(struct run *r, struct verdict *v) {
 
 struct statement {
   struct run *run;
+  struct pgconn *conn;
   void (*done)(void *arg, struct pgresult *r);
   void *arg;
 };
 
+/* The answer is the handler's as long as it is one, in this transaction. Afterwards its step is over, and has given up what
+ * it kept for the answer (see step_over in bind_run.c): done must not be called any more. */
 static void on_statement(void *arg, struct pgresult *result) {
   struct statement *s = arg;
   struct run *r = s->run;
 
   r->pending--;
-  if (r->state == RUN_STOPPING) {
-    pgresult_free(result);
-    maybe_stopped(r);
-  } else {
+  if (r->state == RUN_HANDLER && r->conn == s->conn) {
     s->done(s->arg, result);
+  } else {
+    pgresult_free(result);
+    if (r->state == RUN_STOPPING) maybe_stopped(r);
   }
   free(s);
 }
@@ -428,7 +434,7 @@ int runner_query(struct run *r, const struct pgquery *q, struct err *e) {
   if (r->state != RUN_HANDLER)
     return err_set(e, ERR_INPUT, "run_over", "run is over: its handler has ended, and its transaction with it");
   s = xcalloc(1, sizeof *s);
-  *s = (struct statement){r, q->done, q->arg};
+  *s = (struct statement){r, r->conn, q->done, q->arg};
   own.done = on_statement;
   own.arg = s;
   r->pending++;
