@@ -2,13 +2,15 @@
 
 Rows of the cases here: B02, E01, E02, I01.
 """
+import json
 import os
 import signal
 
 import pytest
 
-from lab import OWNERS, PLATFORM, SLACK, TENANT
+from lab import OWNERS, PLATFORM, SLACK, TENANT, Lab, digest, fingerprint
 from support import procs
+from support.taskset import Raw
 from test_e_queue import CRASHES
 
 LAB = (procs.ROOT / "tests/support/tasks/lab.lua").read_text()
@@ -189,3 +191,77 @@ def test_B02_a_stopped_supervisor_and_its_child_commit_nothing_later(lab):
     later = lab.done(lab.enqueue(task, {"e1": "E1", "lua": lua}))
     assert (later.replay, later.outcome, lab.effects(), lab.starts()) == (True, {"n": 2}, 1, 2)
     assert lab.row(task, TENANT, "E1").attempt == 1
+
+
+@OWNERS
+@pytest.mark.parametrize("code", ["worker_lost", "timeout"])
+def test_E01_limits_never_end_a_run_whose_key_is_held_or_settled(lab, owner, code):
+    task = owner.task("key")
+    args = {"e1": "E1", "lua": "start() effect() return {}"}
+    lab.foreign(owner, digest(task, "E1"), fingerprint(task, args), seconds=4)
+    settled = {"e1": "E2", "lua": "start() effect() return {}"}
+    lab.foreign(owner, digest(task, "E2"), fingerprint(task, settled), status="completed", seconds=60, outcome={"by": "another program"})
+    lab.allow("ledger_run")
+    one, two = lab.enqueue(task, args, owner), lab.enqueue(task, settled, owner)
+    lab.sql("UPDATE umavez.runs SET crashes = 3, deliveries = 3, failure = %s::jsonb", json.dumps({"code": code, "message": "as recorded"}))
+    lab.worker()
+    lab.busy(one)
+    replayed = lab.done(two)
+    assert (replayed.status, replayed.replay, replayed.outcome) == ("completed", True, {"by": "another program"})
+    end = lab.done(one)          # the other program's lease is over: now it is ended, without another start
+    assert (end.status, end.outcome["code"], end.args, lab.starts()) == ("failed_permanent", code, args, 0)
+    assert "as recorded" in end.outcome["message"]
+    assert lab.row(task, owner, "E1").status == "failed_permanent"
+    # An operator's second chance begins anew.
+    assert lab.cli("retry", one).code == 0
+    assert lab.done(one).status == "completed"
+
+
+def test_E01_key_function_that_holds_up_its_worker(lab):
+    """What would end such a run needs its key: it is ended without."""
+    lab.env.tasks.add("e2.k_slow", owner="tenant", timeout="1s", lease="2s", handler=LAB, retry={"max_attempts": 1},
+                      key=Raw('function(args) return args.s:find(".-.-.-.-b") and "x" or "y" end'))
+    worker = lab.worker(workers=1, stall="500ms")
+    args = {"s": "a" * 60000, "lua": "start() effect() return {}"}
+    run = lab.enqueue("e2.k_slow", args)
+    end = lab.done(run, 90)
+    assert (end.status, end.outcome["code"], end.args, end.idempotency_key, lab.starts()) == ("failed_permanent", "worker_lost", args, None, 0)
+    assert "key function" in end.outcome["message"] and len(worker.events("child_killed", run_id=run)) == 2
+
+
+@pytest.fixture
+def own_lab(own_env):
+    return Lab(own_env)
+
+
+def test_E02_a_death_is_told_when_postgresql_is_back(own_lab):
+    lab = own_lab
+    lab.latch("a")
+    task = add(lab, TENANT, "away", lease="10m", timeout="60s")       # no lease ends in this test
+    worker = lab.worker(workers=1, pool_size=4)
+    runs = held(lab, TENANT, worker, 3, task)
+    child, = worker.wait_children(1)
+    worker.freeze()                  # the server is gone before the supervisor hears of the death
+    os.kill(child, signal.SIGKILL)
+    lab.env.pg.stop("immediate")
+    worker.thaw()
+    worker.wait_event("keeper_disconnected", 60)
+    lab.env.pg.start()
+    worker.wait_event("worker_buried", 60)
+    finish_held(lab, runs)
+
+
+def test_I01_a_busy_child_whose_leases_cannot_be_renewed_is_killed_uncharged(own_lab):
+    lab = own_lab
+    task = add(lab, TENANT, "busy", lease="3s", timeout="10m")
+    worker = lab.worker(workers=1, stall="1s")
+    lua = "local n = start() effect() if n == 1 then while true do end end return { n = n }"
+    run = lab.enqueue(task, {"e1": "E1", "lua": lua})
+    lab.until(lambda: lab.starts() == 1 and worker.events("loop_stalled", run_id=run), 60, "the handler's stall")
+    lab.env.pg.stop("immediate")
+    killed = worker.wait_event("child_killed", 60, run_id=run)
+    assert "leases" in killed["why"]
+    lab.env.pg.start()
+    end = lab.done(run, 90)
+    assert (end.status, end.deliveries, lab.effects()) == ("completed", 1, 1)
+    assert worker.events("run_lost_its_worker") == []
