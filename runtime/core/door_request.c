@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "core/door_answer.h"
 #include "core/door_internal.h"
+#include "core/door_text.h"
 
 enum {
   WAIT_FIRST_MS = 25, /* between two looks at a key that somebody else holds */
@@ -79,14 +80,6 @@ static bool read_key(struct exchange *x) {
 }
 
 /* ---- body ---- */
-
-/* application/json, or application/…+json; parameters are passed over. */
-static bool is_json(const char *type) {
-  size_t n = type ? strcspn(type, "; \t") : 0;
-
-  if (n == 16 && strncasecmp(type, "application/json", n) == 0) return true;
-  return n > 17 && strncasecmp(type, "application/", 12) == 0 && strncasecmp(type + n - 5, "+json", 5) == 0;
-}
 
 struct merge {
   struct buf *out;
@@ -158,7 +151,7 @@ static bool read_body(struct exchange *x) {
     door_refuse(x, PROBLEM_BODY_TOO_LARGE, NULL, -1);
     return false;
   }
-  if (len > 0 && !is_json(http_header(x->q, "Content-Type", 0))) {
+  if (len > 0 && !door_text_is_json(http_header(x->q, "Content-Type", 0))) {
     door_refuse(x, PROBLEM_MEDIA_TYPE, NULL, -1);
     return false;
   }
@@ -367,16 +360,6 @@ static void on_ended(struct run *r) {
   door_maybe_end(x);
 }
 
-/* W3C: version-trace-parent-flags, lower-case hex. What looks otherwise is not passed on: a text column gets it. */
-static bool is_traceparent(const char *s) {
-  static const char form[] = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
-
-  if (strlen(s) != sizeof form - 1) return false;
-  for (size_t i = 0; form[i]; i++)
-    if (form[i] == '-' ? s[i] != '-' : !strchr("0123456789abcdef", s[i])) return false;
-  return true;
-}
-
 /* The slots are for handlers: a replay needs none. Whoever may be one looks once before it waits for a slot, and again when
  * something has happened to its key. */
 static bool is_full(const struct exchange *x) {
@@ -426,7 +409,7 @@ static void start(struct exchange *x) {
     r->no_history = true; /* the queued run has its own */
   }
   const char *traceparent = x->q ? http_header(x->q, "traceparent", 0) : NULL;
-  if (traceparent && is_traceparent(traceparent)) r->traceparent = xstrdup(traceparent);
+  if (traceparent && door_text_is_traceparent(traceparent)) r->traceparent = xstrdup(traceparent);
   x->tries++;
   x->run = r;
   sched_adopt(x->door->sched, r);

@@ -6,8 +6,9 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "core/door_internal.h"
+#include "core/door_text.h"
 
-enum { LOOK_MS = 200, WAIT_MAX_S = 60 };
+enum { LOOK_MS = 200 };
 
 static const char prefix[] = "/runs/";
 
@@ -55,19 +56,8 @@ static void look(struct exchange *x) {
   door_maybe_end(x);
 }
 
-/* wait=SECONDS, whole; -1: not understood. */
-static int wait_seconds(const char *query) {
-  char *end;
-  long n;
-
-  if (!query || !*query) return 0;
-  if (strncmp(query, "wait=", 5) != 0 || query[5] < '0' || query[5] > '9') return -1;
-  n = strtol(query + 5, &end, 10);
-  return *end == 0 && n <= WAIT_MAX_S ? (int)n : -1;
-}
-
 void door_runs_begin(struct exchange *x) {
-  int seconds = wait_seconds(http_query(x->q));
+  int seconds = door_text_wait_s(http_query(x->q));
 
   if (seconds < 0) {
     door_refuse(x, PROBLEM_BAD_REQUEST, "expected no query, or ?wait=SECONDS with 0 to 60", -1);

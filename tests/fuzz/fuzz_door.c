@@ -2,13 +2,16 @@
  *
  * Invariants: a key that is read has 1 to 255 printable characters, and its quoted form names the same key; a path's
  * parameters are members of a JSON object; an outcome that is an object has an answer whose headers have no control
- * character, whose status is 200 to 599, and which is the same each time.
+ * character, whose status is 200 to 599, and which is the same each time; a bearer token is one token68; a signature is
+ * right in one spelling but for the letters' case; wait= is a number from 0 to 60; a traceparent is what a text column takes.
  */
 // fuzz-sources: runtime/base/*.c runtime/core/door_key.c runtime/core/door_route.c runtime/core/door_answer.c
-// fuzz-sources: runtime/core/door_auth.c runtime/core/door_problem.c runtime/core/task.c
+// fuzz-sources: runtime/core/door_auth.c runtime/core/door_problem.c runtime/core/door_text.c runtime/core/task.c
 // fuzz-libs: -lcrypto -lm
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/json.h"
 #include "core/door_answer.h"
@@ -16,6 +19,7 @@
 #include "core/door_key.h"
 #include "core/door_problem.h"
 #include "core/door_route.h"
+#include "core/door_text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -123,8 +127,48 @@ static void answer(const char *outcome, size_t len, bool failed) {
   buf_fini(&canonical);
 }
 
+static void single_values(const char *text) {
+  char printed[32];
+  size_t n = strlen(text);
+  int wait = door_text_wait_s(text);
+
+  MUST(wait >= -1 && wait <= DOOR_WAIT_MAX_S);
+  if (wait > 0) {
+    const char *digits = text + 5 + strspn(text + 5, "0");
+    snprintf(printed, sizeof printed, "%d", wait);
+    MUST(strncmp(text, "wait=", 5) == 0 && strcmp(digits, printed) == 0);
+  }
+  if (door_text_is_traceparent(text)) MUST(n == 55 && strspn(text, "0123456789abcdef-") == n);
+  if (door_text_is_json(text)) MUST(n >= 16 && strncasecmp(text, "application/", 12) == 0);
+
+  const char *token = door_auth_bearer(text);
+  if (token) {
+    static const char token68[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/";
+    size_t body = strspn(token, token68);
+    MUST(token > text && token + strlen(token) == text + n && n - (size_t)(token - text) <= 512);
+    MUST(body + strspn(token + body, "=") == strlen(token));
+  }
+}
+
+/* The input as a signature of "x", alone and laid over the right one from an offset on. */
+static void signature(const char *text, size_t size) {
+  static const struct task_http signed_by = {.signature_prefix = (char *)"sha256=", .signature_env = (char *)"UMAVEZ_FUZZ"};
+  uint8_t mac[DIGEST_BYTES];
+  char good[7 + 2 * DIGEST_BYTES + 1] = "sha256=", other[sizeof good + 8] = "";
+
+  setenv("UMAVEZ_FUZZ", "secret", 1);
+  digest_hmac("secret", 6, "x", 1, mac);
+  hex_encode(mac, sizeof mac, good + 7);
+  MUST(door_auth_signed(&signed_by, good, "x", 1) && !door_auth_signed(&signed_by, good, "y", 1));
+  MUST(!door_auth_signed(&signed_by, text, "x", 1) || strcasecmp(text, good) == 0);
+  if (size < 1) return;
+  strcpy(other, good);
+  size_t at = (uint8_t)text[0] % sizeof good, room = sizeof other - 1 - at;
+  memcpy(other + at, text + 1, size - 1 < room ? size - 1 : room);
+  MUST(!door_auth_signed(&signed_by, other, "x", 1) || strcasecmp(other, good) == 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static struct task_http signed_by = {.signature_prefix = (char *)"sha256=", .signature_env = (char *)"PATH"};
   char *text = xmalloc(size + 1);
   struct buf problem = BUF_INIT;
 
@@ -134,10 +178,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   match(text);
   answer(text, size, false);
   answer(text, size, true);
-  const char *token = door_auth_bearer(text);
-  MUST(!token || strlen(token) <= 512);
+  single_values(text);
+  signature(text, size);
   door_auth_allows(text, "a");
-  MUST(!door_auth_signed(&signed_by, text, "x", 1));
   door_problem_body(PROBLEM_BAD_REQUEST, text, NULL, &problem);
   MUST(json_read(problem.data, problem.len, &(struct json_events){0}, NULL, NULL) == 0);
   buf_fini(&problem);
