@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/stats.h"
 #include "core/runner_internal.h"
+#include "core/trouble.h"
 
 struct runner *runner_new(struct loop *loop, struct gate *gate, struct control *control, struct pgpool *pool,
                           struct source *source, const char *worker_id, const struct runner_hooks *hooks) {
@@ -200,6 +201,10 @@ static void claim_failed(struct run *r, const struct ledger_call *call) {
   }
   if (runner_is_again(e)) {
     if (!runner_again(r, e)) runner_back(r, GIVE_BACK_BUSY, RUNNER_BUSY_MS);
+    return;
+  }
+  if (trouble_is(e)) {
+    runner_trouble(r, "claim_failed", e);
     return;
   }
   log_kv(LOG_ERROR_, "claim_failed", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, "error",

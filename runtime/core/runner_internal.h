@@ -63,6 +63,8 @@ void runner_end(struct run *r, const char *code, const char *message);
 void runner_put_off(struct run *r, const char *code, const char *message);
 /* Back to the queue, gate given up. The transaction, if any, is rolled back. */
 void runner_back(struct run *r, enum give_back how, int64_t delay_ms);
+/* Back to the queue uncharged: e is trouble (trouble.h), and event could not be done for it. */
+void runner_trouble(struct run *r, const char *event, const struct err *e);
 /* Sets outcome (and decides permanent, delay) of a failure made by core itself. */
 void runner_set_failure(struct run *r, const char *code, const char *message, const char *sqlstate);
 /* Takes outcome and failure of v. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/stats.h"
 #include "core/runner_internal.h"
+#include "core/trouble.h"
 
 /* ---- the end ---- */
 
@@ -91,6 +92,11 @@ void runner_back(struct run *r, enum give_back how, int64_t delay_ms) {
                 how == GIVE_BACK_BUSY ? "run_busy" : "run_given_back");
 }
 
+void runner_trouble(struct run *r, const char *event, const struct err *e) {
+  trouble_tell(r->runner->loop, event, e);
+  runner_back(r, GIVE_BACK_UNTOUCHED, TROUBLE_RETRY_MS);
+}
+
 /* Somebody else has settled this claim, or the run is gone: what this transaction did is rolled back, and nothing is
  * recorded. */
 static void finish_stale(struct run *r, const struct err *e) {
@@ -154,6 +160,11 @@ static void wait_for_retry(struct run *r) {
 }
 
 static void on_lost_recorded(struct run *r, struct ledger_call *call) {
+  if (err_is_set(&call->err) && trouble_is(&call->err)) {
+    trouble_tell(r->runner->loop, "failure_not_recorded", &call->err);
+    runner_back(r, GIVE_BACK_COUNTED, r->delay_ms > TROUBLE_RETRY_MS ? r->delay_ms : TROUBLE_RETRY_MS);
+    return;
+  }
   if (err_is_set(&call->err)) {
     log_kv(LOG_WARN_, "failure_not_recorded", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
            "error", call->err.message, NULL);
@@ -207,7 +218,10 @@ static void on_failed(struct run *r, struct ledger_call *call) {
     finish_stale(r, &call->err);
     return;
   }
-  log_kv(LOG_WARN_, "failure_record_refused", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
+  if (trouble_is(&call->err))
+    trouble_tell(r->runner->loop, "failure_record_refused", &call->err);
+  else
+    log_kv(LOG_WARN_, "failure_record_refused", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
          "error", call->err.message, NULL);
   runner_lost(r);
 }
@@ -244,10 +258,13 @@ void runner_fail(struct run *r) {
 }
 
 void runner_failed_by(struct run *r, struct verdict *v) {
-  if (is_server_fault(&v->err)) {
+  if (is_server_fault(&v->err) || trouble_is(&v->err)) {
     free(v->outcome);
     free(v->failure);
-    runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
+    if (trouble_is(&v->err))
+      runner_trouble(r, "handler_failed", &v->err);
+    else
+      runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
     return;
   }
   runner_take_verdict(r, v);
@@ -288,6 +305,8 @@ static void on_completed(struct run *r, struct ledger_call *call) {
     to_unknown(r);
   } else if (is_stale(e)) {
     finish_stale(r, e);
+  } else if (trouble_is(e)) {
+    runner_trouble(r, "completion_failed", e);
   } else if (is_server_fault(e)) {
     runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
   } else if (runner_is_again(e) && runner_again(r, e)) {
@@ -371,6 +390,10 @@ static void to_unknown(struct run *r) {
 
 static void on_acked(struct run *r, struct ledger_call *call) {
   if (err_is_set(&call->err)) {
+    if (trouble_is(&call->err)) {
+      runner_trouble(r, "ack_failed", &call->err);
+      return;
+    }
     if (!call->lost)
       log_kv(LOG_WARN_, "ack_failed", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
              "error", call->err.message, NULL);
@@ -401,6 +424,10 @@ void runner_ack(struct run *r) {
 /* ---- ends without the ledger ---- */
 
 static void on_ended(struct run *r, struct ledger_call *call) {
+  if (err_is_set(&call->err) && trouble_is(&call->err)) {
+    runner_trouble(r, "run_not_ended", &call->err);
+    return;
+  }
   if (err_is_set(&call->err) && !is_stale(&call->err)) {
     log_kv(LOG_WARN_, "run_not_ended", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
            "error", call->err.message, NULL);

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/stats.h"
+#include "core/trouble.h"
 
 #define LATE_MS 20 /* what was enqueued beside a notification may be committed so much later, without one of its own */
 #define REAP_MS 1000
@@ -99,6 +100,15 @@ static char *leases_json(void) {
   return buf_take(&b);
 }
 
+/* What is not the connection's own end (which its control tells). */
+static void tell(const struct source_postgres *s, enum log_level level, const char *event, const struct err *e) {
+  if (e->class == ERR_ENV) return;
+  if (trouble_is(e))
+    trouble_tell(s->loop, event, e);
+  else
+    log_err(level, event, e, NULL);
+}
+
 /* ---- sleeping ---- */
 
 static void on_poll(void *arg) {
@@ -151,14 +161,14 @@ static struct run *run_from_row(struct pgresult *r, int row) {
  * notifications feed, fewer runs at a time than it has room for, stays asleep in this sense ---- */
 
 static void on_sleep_told(void *arg, struct pgresult *result) {
-  if (!pgresult_ok(result) && pgresult_err(result)->class != ERR_ENV)
-    log_err(LOG_WARN_, "sleep_not_told", pgresult_err(result), NULL);
+  if (!pgresult_ok(result)) tell(arg, LOG_WARN_, "sleep_not_told", pgresult_err(result));
   pgresult_free(result);
 }
 
 static void tell_sleep(struct source_postgres *s, bool asleep) {
   struct pgquery q = {.sql = asleep ? "SELECT umavez.sleep_begin()" : "SELECT umavez.sleep_end()",
-                      .done = on_sleep_told};
+                      .done = on_sleep_told,
+                      .arg = s};
 
   if (s->listen && s->asleep != asleep && control_query(s->control, &q)) s->asleep = asleep;
 }
@@ -170,8 +180,7 @@ static void on_taken(void *arg, struct pgresult *result) {
   s->taking = false;
   poll_in(s, s->poll_interval_ms);
   if (!pgresult_ok(result)) {
-    const struct err *e = pgresult_err(result);
-    if (e->class != ERR_ENV) log_err(LOG_ERROR_, "take_failed", e, NULL);
+    tell(s, LOG_ERROR_, "take_failed", pgresult_err(result));
     pgresult_free(result);
     return;
   }
@@ -249,8 +258,7 @@ static void on_reap(void *arg) {
 
 static void on_renewed(void *arg, struct pgresult *result) {
   if (!pgresult_ok(result)) {
-    if (pgresult_err(result)->class != ERR_ENV)
-      log_kv(LOG_ERROR_, "renew_failed", "error", pgresult_err(result)->message, NULL);
+    tell(arg, LOG_ERROR_, "renew_failed", pgresult_err(result));
   } else {
     for (int i = 0; i < pgresult_rows(result); i++)
       log_kv(LOG_DEBUG_, "lease_lost", "run_id", pgresult_value(result, i, 0), NULL);
@@ -318,8 +326,7 @@ static void on_flushed(void *arg, struct pgresult *result) {
     }
     if (!list_empty(&s->returned)) loop_defer(s->loop, &s->flush);
   } else {
-    if (pgresult_err(result)->class != ERR_ENV)
-      log_kv(LOG_ERROR_, "give_back_failed", "error", pgresult_err(result)->message, NULL);
+    tell(s, LOG_ERROR_, "give_back_failed", pgresult_err(result));
     splice(&s->returned, &s->returning);
     loop_timer_start(s->loop, &s->flush_again, RETURN_AGAIN_MS);
   }
@@ -379,7 +386,7 @@ static void add_kept(void *arg, const struct run *r) {
 
 static void on_orphans(void *arg, struct pgresult *result) {
   if (!pgresult_ok(result)) {
-    if (pgresult_err(result)->class != ERR_ENV) log_err(LOG_WARN_, "orphans_not_returned", pgresult_err(result), NULL);
+    tell(arg, LOG_WARN_, "orphans_not_returned", pgresult_err(result));
   } else if (strcmp(pgresult_value(result, 0, 0), "0") != 0) {
     log_kv(LOG_INFO_, "orphans_returned", "runs", pgresult_value(result, 0, 0), NULL);
   }
@@ -408,7 +415,7 @@ static void return_orphans(struct source_postgres *s) {
 
 static void on_control_up(void *arg) {
   struct source_postgres *s = arg;
-  struct pgquery q = {.sql = "LISTEN umavez_runs", .once = true, .done = on_sleep_told};
+  struct pgquery q = {.sql = "LISTEN umavez_runs", .once = true, .done = on_sleep_told, .arg = s};
 
   s->asleep = false;
   if (s->listen && !control_query(s->control, &q)) bug("a connection that has just come up is down");

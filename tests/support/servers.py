@@ -58,8 +58,9 @@ def free_port():
 class Cluster:
     """One PostgreSQL server. `start` after any way of ending it; the data directory stays until `destroy`."""
 
-    def __init__(self, directory, *, tcp=False, settings=None):
+    def __init__(self, directory, *, tcp=False, settings=None, env=None):
         self.dir = Path(directory)
+        self.env = {**os.environ, **env} if env else None    # of the server
         self.data = self.dir / "data"
         self.socket_dir = self.dir
         self.port = free_port() if tcp else 5432
@@ -90,7 +91,7 @@ class Cluster:
         for name, value in self.settings.items():
             argv += ["-c", f"{name}={value}"]
         with open(self.log, "ab") as log:
-            self.process = procs.spawn(argv, death_signal=signal.SIGQUIT, stdout=log)
+            self.process = procs.spawn(argv, death_signal=signal.SIGQUIT, stdout=log, env=self.env)
         self.lives += 1
         if wait:
             self.wait_ready()
