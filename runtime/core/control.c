@@ -23,9 +23,21 @@ struct control {
   struct loop_timer retry;
 };
 
+struct statement;
 static void connect_now(void *arg);
 static void on_closed(void *arg, const struct err *why);
 static void send(struct control *c, const struct pgquery *q);
+static bool send_again(struct control *c, struct statement *st, const struct pgresult *result);
+
+/* A statement under way: its answer goes to nobody once control_free was called, and the last one frees the control. */
+struct statement {
+  struct control *control;
+  void (*done)(void *arg, struct pgresult *r);
+  void *arg;
+  struct pgresult *result; /* wrapped: held until COMMIT is answered */
+  bool wrapped;
+  struct pgquery *again; /* a copy, to be sent once more; NULL: it was */
+};
 
 static void on_isolation(void *arg, struct pgresult *result) {
   struct control *c = arg;
@@ -133,18 +145,34 @@ const struct err *control_error(const struct control *c) {
   return &c->why;
 }
 
-/* A statement under way: its answer goes to nobody once control_free was called, and the last one frees the control. */
-struct statement {
-  struct control *control;
-  void (*done)(void *arg, struct pgresult *r);
-  void *arg;
-  struct pgresult *result; /* wrapped: held until COMMIT is answered */
-};
+/* Text parameters only; gives one block, or NULL for a statement that is not prepared and cannot be lost. */
+static struct pgquery *query_copy(const struct pgquery *q) {
+  size_t size = sizeof *q + (size_t)q->nparams * sizeof(char *) + strlen(q->sql) + 1;
+  struct pgquery *copy;
+  const char **values;
+  char *text;
+
+  if (q->once || q->lengths || q->formats || q->types) return NULL;
+  for (int i = 0; i < q->nparams; i++)
+    size += q->values[i] ? strlen(q->values[i]) + 1 : 0;
+  copy = xmalloc(size);
+  *copy = *q;
+  values = (const char **)(copy + 1);
+  text = (char *)(values + q->nparams);
+  copy->sql = strcpy(text, q->sql);
+  text += strlen(text) + 1;
+  for (int i = 0; i < q->nparams; i++) {
+    values[i] = q->values[i] ? strcpy(text, q->values[i]) : NULL;
+    if (q->values[i]) text += strlen(text) + 1;
+  }
+  copy->values = values;
+  return copy;
+}
 
 static struct statement *statement_new(struct control *c, const struct pgquery *q) {
   struct statement *st = xcalloc(1, sizeof *st);
 
-  *st = (struct statement){.control = c, .done = q->done, .arg = q->arg};
+  *st = (struct statement){.control = c, .done = q->done, .arg = q->arg, .again = query_copy(q)};
   c->pending++;
   return st;
 }
@@ -153,6 +181,11 @@ static void on_answer(void *arg, struct pgresult *result) {
   struct statement *st = arg;
   struct control *c = st->control;
 
+  if (st->again && send_again(c, st, result)) {
+    pgresult_free(result);
+    return;
+  }
+  free(st->again);
   c->pending--;
   if (!c->closing && st->done)
     st->done(st->arg, result);
@@ -197,19 +230,35 @@ static void send(struct control *c, const struct pgquery *q) {
 }
 
 /* COMMIT is a group of its own: an error of q skips the rest of its group, and the transaction would stay open. */
-static void send_wrapped(struct control *c, const struct pgquery *q) {
-  struct statement *st = statement_new(c, q);
-
+static void send_wrapped(struct control *c, const struct pgquery *q, struct statement *st) {
+  st->wrapped = true;
   send_as(c, &(struct pgquery){.sql = "BEGIN ISOLATION LEVEL READ COMMITTED"}, on_wrapped, st);
   send_as(c, q, on_wrapped, st);
   pgconn_sync(c->conn);
   send_as(c, &(struct pgquery){.sql = "COMMIT"}, on_commit, st);
 }
 
+/* A pooler's other server session does not know what was prepared: nothing was executed, and the connection goes on without
+ * prepared statements. */
+static bool send_again(struct control *c, struct statement *st, const struct pgresult *result) {
+  struct pgquery *q = st->again;
+
+  if (c->closing || !c->up || pgresult_ok(result) || strcmp(pgresult_err(result)->code, "prepared_lost") != 0) return false;
+  st->again = NULL;
+  st->result = NULL;
+  if (st->wrapped)
+    send_wrapped(c, q, st);
+  else
+    send_as(c, q, on_answer, st);
+  pgconn_sync(c->conn);
+  free(q);
+  return true;
+}
+
 bool control_query(struct control *c, const struct pgquery *q) {
   if (!c->up) return false;
   if (c->wrap)
-    send_wrapped(c, q);
+    send_wrapped(c, q, statement_new(c, q));
   else
     send(c, q);
   pgconn_sync(c->conn);

@@ -188,6 +188,7 @@ static void on_claim(void *arg, struct pgresult *result) {
     call->failed = column_is(result, 3, "failed_permanent");
     call->outcome = column_text(result, 4);
     call->remaining_ms = column_int(result, 5);
+    call->run->backend_pid = (int)column_int(result, 6);
   }
   answered(call, result);
 }
@@ -205,7 +206,7 @@ static void on_last_failure(void *arg, struct pgresult *result) {
   answered(call, result);
 }
 
-#define CLAIM_COLUMNS "SELECT verdict, id, attempt, status, outcome, remaining_ms"
+#define CLAIM_COLUMNS "SELECT verdict, id, attempt, status, outcome, remaining_ms, pg_catalog.pg_backend_pid()"
 #define CLAIM_FROM " FROM umavez.begin_run($1::bigint, $2::bytea, $3::bytea, $4::int, $5::int)"
 
 void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done) {

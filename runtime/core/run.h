@@ -145,6 +145,7 @@ struct run {
   struct pgconn *conn; /* lent by the pool while in CLAIM…FAIL, else NULL */
   struct pgwait wait;  /* in POOL */
   int64_t ledger_id;
+  int backend_pid;         /* of the server process that has the transaction: behind a pooler it is not the connection's */
   int again;               /* immediate repeats after 40001/40P01 */
   int pending;             /* handler statements under way */
   bool draining;           /* drain ended: give back instead of recording */

@@ -341,7 +341,7 @@ static void stop_handler(struct run *r) {
     return;
   }
   run_set_state(r, RUN_STOPPING);
-  if (ledger_cancel(r->runner->control, r, pgconn_backend_pid(r->conn), on_cancelled))
+  if (ledger_cancel(r->runner->control, r, r->backend_pid, on_cancelled))
     run_timer_start(r, r->runner->loop, RUNNER_CANCEL_MS, on_cancel_deadline);
   else
     close_connection(r);

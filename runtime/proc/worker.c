@@ -91,11 +91,6 @@ static void on_identity(void *arg, struct pgresult *result) {
   int64_t asked_ms = w->identity_asked_ms ? w->identity_asked_ms : loop_now_ms(w->loop);
 
   w->identity_asked_ms = 0;
-  if (!pgresult_ok(result) && strcmp(pgresult_err(result)->code, "prepared_lost") == 0) {
-    pgresult_free(result); /* a pooler's other server session: the connection goes on without prepared statements */
-    read_identity(w);
-    return;
-  }
   if (!pgresult_ok(result) || pgresult_rows(result) != 1) {
     log_err(LOG_WARN_, "identity_unknown", pgresult_err(result), NULL);
     gate_set_identity(w->gate, NULL, NULL, 0);

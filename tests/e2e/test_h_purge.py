@@ -14,25 +14,9 @@ import pytest
 
 from lab import GATES, LONG, OWNERS, SLACK, WARMTH, Lab, digest
 from support import procs
+from support.skew import YEAR, Skew
 
-SKEW_C = procs.ROOT / "tests" / "support" / "skew.c"
 EFFECT = "local n = start() effect() return { n = n }"
-
-
-class Skew:
-    """A wrong wall clock for processes started with `env`."""
-
-    def __init__(self, directory):
-        self.library, self.file = directory / "skew.so", directory / "skew"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", self.library, SKEW_C, "-ldl"], check=True)
-        self.set(0)
-        self.env = {"LD_PRELOAD": str(self.library), "UMAVEZ_TEST_SKEW": str(self.file)}
-        if os.environ.get("ASAN_OPTIONS") or "asan" in os.environ.get("UMAVEZ_BIN", ""):
-            self.env["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
-
-    def set(self, seconds):
-        self.file.write_text(f"{int(seconds):<30d}")
-        self.file.chmod(0o644)
 
 
 @pytest.fixture
@@ -42,11 +26,12 @@ def skew():
     procs.remove_dir(directory)
 
 
-@pytest.mark.parametrize("clock,gate", [("a day ahead", "valkey"), ("an hour behind", "valkey"), ("jumping", "valkey"), ("jumping", "absent")])
+@pytest.mark.parametrize("clock,gate", [("a day ahead", "valkey"), ("an hour behind", "valkey"), ("jumping", "valkey"), ("jumping", "absent"),
+                                        ("a year ahead", "valkey"), ("a year behind", "valkey"), ("leaping", "valkey")])
 def test_H01_wrong_clock(lab, clock, gate, skew):
     lab.allow("effect_once", "replays_equal", "ledger_run")          # the retention of one key passes
     lab.gate(gate)
-    skew.set({"a day ahead": 86400, "an hour behind": -3600, "jumping": 300}[clock])
+    skew.set({"a day ahead": 86400, "an hour behind": -3600, "a year ahead": YEAR, "a year behind": -YEAR}.get(clock, 300))
     assert abs(int(subprocess.run(["date", "+%s"], env={**os.environ, **skew.env}, capture_output=True, text=True).stdout) - time.time()) > 200
     ended, sign = threading.Event(), 1
 
@@ -54,9 +39,9 @@ def test_H01_wrong_clock(lab, clock, gate, skew):
         nonlocal sign
         while not ended.wait(0.3):
             sign = -sign
-            skew.set(300 * sign)
+            skew.set((YEAR if clock == "leaping" else 300) * sign)
     jumper = threading.Thread(target=jump)
-    if clock == "jumping":
+    if clock in ("jumping", "leaping"):
         jumper.start()
     try:
         lab.latch("a")

@@ -25,6 +25,7 @@ class Env:
         self.db = cluster.database()
         self.valkey = valkey or Valkey().start()
         self.gate = Gate(self.valkey, self.db)
+        self.worker_url = self.db.url()     # of a pooler, where all workers shall go through one
         self.tasks = TaskSet()
         self.log_dir = procs.private_dir("wk-")
         self.all_workers = []
@@ -36,7 +37,7 @@ class Env:
 
     def worker(self, *, database_url=None, valkey_url="own", env=None, arguments=(), **settings):
         """Starts a worker. database_url and valkey_url: of a proxy or pooler; valkey_url None: no gate; arguments: of the command line."""
-        new = Worker(f"w{len(self.all_workers) + 1}", database_url=database_url or self.db.url(),
+        new = Worker(f"w{len(self.all_workers) + 1}", database_url=database_url or self.worker_url,
                      valkey_url=self.valkey.url if valkey_url == "own" else valkey_url,
                      tasks_dir=self.tasks.dir, log_dir=self.log_dir, env=env, arguments=arguments, **settings)
         self.all_workers.append(new)
