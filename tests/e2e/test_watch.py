@@ -10,6 +10,7 @@ import pytest
 
 from lab import OWNERS, PLATFORM, SLACK, TENANT, Lab, digest, fingerprint
 from support import procs
+from support.http import Closed, Door
 from support.taskset import Raw
 from test_e_queue import CRASHES
 
@@ -265,3 +266,30 @@ def test_I01_a_busy_child_whose_leases_cannot_be_renewed_is_killed_uncharged(own
     end = lab.done(run, 90)
     assert (end.status, end.deliveries, lab.effects()) == ("completed", 1, 1)
     assert worker.events("run_lost_its_worker") == []
+
+
+def test_I01_a_request_that_holds_up_its_child(lab):
+    """At the door: its connection breaks, it is named, and the same key may be sent again: nothing was kept of it."""
+    lab.env.tasks.add("e2.door", owner="tenant", timeout="1s", handler=LAB, http={"path": "/door"})
+    worker = lab.worker(workers=1, stall="500ms", http_listen="127.0.0.1:0")
+    port = int(worker.wait_event("supervisor_started")["port"])
+    worker.wait_children(1)
+    door = Door(lab.env, port=port, worker=worker)
+    lua = "if start() == 1 then while true do end end effect() return { n = 2 }"
+    with pytest.raises(Closed):
+        door.post("/door", {"lua": lua}, key="k1")
+    killed, = worker.events("child_killed")
+    assert killed["task"] == "e2.door"
+    worker.wait_event("run_lost_its_worker", run_id=killed["run_id"])
+    worker.wait_children(1)
+    answer = lab.until(lambda: retry(door, lua), 60, "an answer of the next child")
+    assert (answer.status, lab.starts(), lab.effects()) == (200, 2, 1)
+
+
+def retry(door, lua):
+    """The same request; None while no child is there to take it, or the dead one's claim is not yet gone."""
+    try:
+        answer = door.post("/door", {"lua": lua}, key="k1")
+    except (Closed, OSError):
+        return None
+    return answer if answer.status not in (409, 503) else None

@@ -119,3 +119,26 @@ def test_a_busy_worker_is_renewed_and_never_shortened(connect, sql):
                                   "SELECT umavez.last_failure(gen_random_uuid())"])
 def test_the_workers_role_may(connect, call):
     assert len(connect("app_worker").q(call)) == 1
+
+
+@pytest.mark.parametrize("call", ["SELECT umavez.bury_worker(gen_random_uuid(), '{}', NULL)", "SELECT umavez.renew_worker(gen_random_uuid(), 1000)"])
+@pytest.mark.parametrize("rows", [0, 5000])
+def test_the_plans_do_not_follow_the_statistics(sql, call, rows):
+    """Whatever the statistics say: what the worker holds is found by the leases' index, from the reaper's mark on, and changed by its key."""
+    sql.q("SELECT umavez.enqueue('t.a') FROM generate_series(1, 5000)")
+    sql.take(5000)
+    if not rows:
+        sql.q("DELETE FROM umavez.runs")
+    sql.q("VACUUM ANALYZE umavez.runs" if not rows else "ANALYZE umavez.runs")
+    sql.q("LOAD 'auto_explain'")
+    sql.q("SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET client_min_messages = log")
+    del sql.connection.notices[:]
+    sql.q(call)
+    plans = "\n".join(sql.connection.notices)
+    assert "runs_leased" in plans and "runs_pkey" in plans, plans
+    for scan in plans.split("Scan using ")[1:]:
+        name, rest = scan.split(" ", 1)
+        condition = rest.split("->")[0]
+        assert "Index Cond" in condition, plans
+        assert ("lease_until >=" if name == "runs_leased" else "run_id = ANY" if name == "runs_pkey" else "name") in condition, plans
+    assert "Seq Scan on runs" not in plans and "Bitmap" not in plans, plans
