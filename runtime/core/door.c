@@ -225,10 +225,11 @@ static bool built_in(struct exchange *x, const char *method, const char *path) {
   } else if (openapi) {
     answer_plain(x, 200, "application/json", d->openapi);
   } else if (d->draining) {
-    answer_plain(x, 503, "text/plain; charset=utf-8", "draining\n");
+    answer_plain(x, 503, "application/json", "{\"ready\":false,\"reason\":\"draining\"}\n");
   } else {
     bool up = sched_taking(d->sched);
-    answer_plain(x, up ? 200 : 503, "text/plain; charset=utf-8", up ? "ready\n" : "PostgreSQL is away\n");
+    answer_plain(x, up ? 200 : 503, up ? "text/plain; charset=utf-8" : "application/json",
+                 up ? "ready\n" : "{\"ready\":false,\"reason\":\"postgresql_away\"}\n");
   }
   return true;
 }

@@ -2,20 +2,22 @@
 
 UMAVEZ_CHAOS_SEED repeats a schedule (the seed of a run is printed), UMAVEZ_CHAOS_RUNS (20000) and UMAVEZ_CHAOS_SECONDS (150, while faults happen) make it smaller.
 UMAVEZ_CHAOS_ISOLATION sets the database's default isolation. The effect table has no unique constraint. What must hold at the end: one effect for each key that may succeed, none for the others, an outcome for every
-run, replays equal to the first outcome, nothing of rolled-back enqueues, no lease, session or token left. The processes stand for a supervisor's children
-until the supervisor comes.
+run, replays equal to the first outcome, nothing of rolled-back enqueues, no lease, session or token left. Half of the workers are supervisors with two
+children: parents and children are killed, children frozen, reloads asked for.
 """
 import collections
 import heapq
 import json
 import os
 import random
+import signal
 import time
 import uuid
 
 import psycopg2
 import pytest
 
+from support import procs
 from support.client import AWAY
 from support.procs import wait_until
 from support.proxy import PgProxy, ValkeyProxy
@@ -104,13 +106,34 @@ class Chaos:
 
     def start_slot(self):
         pg, vk = self.env.closing(PgProxy(self.env.pg)), self.env.closing(ValkeyProxy(self.env.valkey))
-        slot = {"pg": pg, "vk": vk}
+        slot = {"pg": pg, "vk": vk, "supervised": len(self.slots) % 2 == 1}
         self.start_worker(slot)
         self.slots.append(slot)
 
     def start_worker(self, slot):
-        slot["worker"] = self.env.worker(database_url=slot["pg"].url(self.env.db), valkey_url=slot["vk"].url, pool_size=6, drain_timeout="10s",
-                                        gate_timeout="100ms")
+        size = {"workers": 2, "pool_size": 3} if slot["supervised"] else {"pool_size": 6}
+        slot["worker"] = self.env.worker(database_url=slot["pg"].url(self.env.db), valkey_url=slot["vk"].url, drain_timeout="10s",
+                                        gate_timeout="100ms", **size)
+
+    def strike_children(self, name):
+        """False when there is no child to strike now."""
+        slot = self.random.choice([slot for slot in self.slots if slot["supervised"]] or [None])
+        children = slot and sorted(slot["worker"].children())
+        if not children or not slot["worker"].events("child_ready"):
+            return False
+        child = self.random.choice(children)
+        if name == "child_kill":
+            procs.send(child, signal.SIGKILL)
+        elif name == "child_freeze":
+            return self.for_a_while(("child", child), 0.5, 5, lambda: procs.send(child, signal.SIGSTOP), lambda: procs.send(child, signal.SIGCONT))
+        elif name == "parent_kill":                                             # its children drain by themselves, beside the next one's
+            slot["worker"].killed = True
+            slot["worker"].process.kill()
+            slot["worker"].process.wait()
+            self.start_worker(slot)
+        elif name == "reload":
+            slot["worker"].process.send_signal(signal.SIGHUP)
+        return True
 
     def later(self, seconds, function):
         heapq.heappush(self.undo, (time.monotonic() + seconds, len(self.undo) + self.faults.total(), function))
@@ -136,11 +159,14 @@ class Chaos:
         rnd, env = self.random, self.env
         slot = rnd.choice(self.slots)
         name = rnd.choices(*zip(*(
-            ("worker_kill", 6), ("worker_freeze", 3), ("worker_term", 2), ("pg_cut", 4), ("pg_cut_after_commit", 4), ("pg_cut_before_commit", 4),
+            ("worker_kill", 4), ("worker_freeze", 3), ("worker_term", 2), ("child_kill", 4), ("child_freeze", 2), ("parent_kill", 2), ("reload", 2),
+            ("pg_cut", 4), ("pg_cut_after_commit", 4), ("pg_cut_before_commit", 4),
             ("pg_stall", 2), ("pg_terminate", 3), ("pg_restart_fast", 1), ("pg_restart_immediate", 1), ("pg_restart_kill", 0.5),
             ("vk_cut", 2), ("vk_swallow", 3), ("vk_stall", 2), ("vk_flush", 3), ("vk_restart", 2), ("vk_stop", 1), ("vk_freeze", 2), ("vk_oom", 1))))[0]
         done = True
-        if name == "worker_kill":
+        if name in ("child_kill", "child_freeze", "parent_kill", "reload"):
+            done = self.strike_children(name)
+        elif name == "worker_kill":
             slot["worker"].kill()
             self.start_worker(slot)
         elif name == "worker_freeze":
@@ -252,6 +278,10 @@ def test_random_faults(own_env):
     print(f"{stats.runs} runs, {stats.replays} replays, {stats.deliveries} deliveries (at most {stats.most} for one), {stats.failed} failed as asked; "
           f"{env.effects()} effects of {sum(chaos.expected.values())} keys; backlog of {backlog} done in {time.monotonic() - settled:.1f} s after the last fault")
     print(f"{chaos.faults.total()} faults: " + ", ".join(f"{n} {c}" for n, c in chaos.faults.most_common()))
+    for slot in chaos.slots:
+        if slot["supervised"] and slot["worker"].terminate() == 5:               # so many children were killed that it was told as a crash loop
+            assert slot["worker"].events("crash_loop")
+            slot["worker"].killed = True
     problems = chaos.audit()
     assert not problems, f"seed {SEED}:\n- " + "\n- ".join(problems[:20])
     assert chaos.faults.total() >= SECONDS / 3, "too few faults to mean anything"

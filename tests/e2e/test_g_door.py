@@ -436,7 +436,7 @@ def test_G07_postgresql_is_down(own_env, owner, gate):
         assert int(refused.get("Retry-After")) >= 1 and seconds < 2 + SLACK
     assert door.get("/healthz", token=None).status == 200
     ready = door.get("/readyz", token=None)
-    assert (ready.status, ready.body) == (503, b"PostgreSQL is away\n")
+    assert (ready.status, ready.json) == (503, {"ready": False, "reason": "postgresql_away"})
     assert door.get("/runs/" + new_key()).status == 503
     env.pg.start()
     from support.http import wait_ready

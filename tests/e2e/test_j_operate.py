@@ -1,4 +1,4 @@
-"""Group J of the cases, as far as one worker goes. J03, J04 (reload), J05 (a supervisor's children) come with the supervisor (issue Survive),
+"""Group J of the cases, as far as one worker without supervisor goes; test_j_supervisor.py has supervisors.
 J09 (100,000 runs, PostgreSQL away for a minute) with the chaos runs; J07 is in test_cli.py.
 
 Rows of the cases here: J01, J02, J05, J06, J08.

@@ -98,7 +98,7 @@ def test_a_child_that_does_not_drain_is_killed(lab):
     assert worker.process.returncode == 1
     assert worker.events("child_killed") and not worker.processes()
     died = worker.events("child_died")[-1]
-    assert "signal 9" in died["how"]
+    assert "signal 9" in died["how"] and died["run_id"] == run
     row = lab.live(run)         # given back before the supervisor's end, and not charged: it was within its time-out
     assert (row.state, row.deliveries, row.crashes) == ("available", 0, 0)
     lab.flush_gate()

@@ -44,7 +44,7 @@ class Env:
         return new
 
     def workers(self, count, **settings):
-        """Several workers. Stands for a supervisor's children until the supervisor comes."""
+        """Several workers: processes without supervisor, or with workers=N in the settings supervisors with so many children each."""
         return [self.worker(**settings) for _ in range(count)]
 
     def closing(self, thing):
