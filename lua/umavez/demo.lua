@@ -164,7 +164,7 @@ local function worker_environment(stage, worker_name)
   end
   local config = stage.servers.dir .. "/demo.lua"
   local file = assert(io.open(config, "w"))
-  file:write("return { supervise = false }\n")
+  file:write("return { workers = 1 }\n")
   file:close()
   env.UMAVEZ_CONFIG, env.UMAVEZ_TASKS_DIR = config, tasks_dir()
   env.DATABASE_URL = stage.database_url .. "&application_name=" .. worker_name
@@ -204,7 +204,7 @@ local function start_workers(stage)
     start_worker(stage)
   end
   for _ = 1, 600 do
-    local _, ready = (shell.read_file(log_file(stage)) or ""):gsub("event=worker_ready", "")
+    local _, ready = (shell.read_file(log_file(stage)) or ""):gsub("event=child_ready", "")
     if ready == WORKERS then
       return
     end
@@ -219,7 +219,17 @@ local function effects_under_way(db, name)
                      AND application_name = $1 AND wait_event = 'PgSleep']], name).n
 end
 
--- Kill the first worker if handlers of it are under way, or if this is the last chance.
+-- The child that works for a supervisor now, as the log tells.
+local function child_of(stage, worker)
+  local child
+  local ready = "event=child_ready pid=" .. worker.pid .. " child=(%d+)"
+  for pid in (shell.read_file(log_file(stage)) or ""):gmatch(ready) do
+    child = tonumber(pid)
+  end
+  return child
+end
+
+-- Kill the first worker's child if handlers of it are under way, or if this is the last chance.
 local function try_to_kill(stage, last_chance)
   local worker, n = stage.workers[1], 0
   for _ = 1, 40 do
@@ -232,11 +242,23 @@ local function try_to_kill(stage, last_chance)
   if n == 0 and not last_chance then
     return false
   end
-  table.remove(stage.workers, 1)
-  sys.kill(worker.pid, "KILL")
-  sys.wait(worker.pid)
-  say("  SIGKILL to worker %d, which has %d effect%s under way", worker.pid, n, n == 1 and "" or "s")
+  worker.killed = child_of(stage, worker)
+  sys.kill(worker.killed, "KILL")
+  say("  SIGKILL to worker process %d, which has %d effect%s under way", worker.killed, n, n == 1 and "" or "s")
   return true
+end
+
+local function wait_for_another(stage)
+  local worker = stage.workers[1]
+  for _ = 1, 600 do
+    if child_of(stage, worker) ~= worker.killed then
+      say("  its supervisor %d has started another: %d", worker.pid, child_of(stage, worker))
+      return
+    end
+    check_workers(stage)
+    sys.sleep(50)
+  end
+  cli.fail("failed", "the killed worker process was not replaced within 30 s; see %s", log_file(stage))
 end
 
 local function stop_workers(stage)
@@ -260,7 +282,7 @@ local function interfere(stage, wave)
   if not stage.killed_at and wave >= 3 and try_to_kill(stage, wave == 9) then
     stage.killed_at = wave
   elseif wave == (stage.killed_at or wave) + 3 then
-    say("  another worker takes its place: %d", start_worker(stage))
+    wait_for_another(stage)
   elseif wave == 13 then
     stage.servers:stop_valkey("KILL")
     say("  SIGKILL to Valkey")
@@ -291,7 +313,7 @@ local function wait_until_done(stage)
       return
     elseif not said and row.leased == row.live then
       said = true
-      say("  %d runs wait for the killed worker's leases to end", row.live)
+      say("  %d runs wait for a lease or for their next try", row.live)
     end
     check_workers(stage)
     sys.sleep(200)
