@@ -143,6 +143,7 @@ void door_auth_look_up(struct door_auth *a, const char *token, struct door_looku
   const char *values[1] = {text};
   struct pgquery query = {.sql = "SELECT tenant_id, scopes FROM umavez.token_lookup($1::bytea)",
                           .nparams = 1,
+                          .once = true, /* rare, and a pooler may lead to another session each time */
                           .values = values,
                           .done = on_token,
                           .arg = q};

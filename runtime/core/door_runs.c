@@ -45,6 +45,7 @@ static void look(struct exchange *x) {
   const char *values[2] = {x->run_id, x->has_tenant ? tenant : NULL};
   struct pgquery q = {.sql = "SELECT live, answer FROM umavez.run_state($1::uuid, $2::bigint)",
                       .nparams = 2,
+                      .once = true, /* rare, and a pooler may lead to another session each time */
                       .values = values,
                       .done = on_state,
                       .arg = x};

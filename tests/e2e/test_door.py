@@ -7,7 +7,6 @@ import os
 import random
 import re
 import socket
-import ssl
 import subprocess
 import threading
 import time
@@ -701,39 +700,6 @@ def test_many_keep_alive_connections(env, long, gate):
     assert env.effects() == 2 * good and per < 100
     for connection in clients + slow_ones:
         connection.close()
-
-
-# --- TLS --------------------------------------------------------------------------------------------------------------------------
-
-def test_tls(env):
-    """By setting: the same door, encrypted; plain text is not answered; its key never shows in the log."""
-    cert, key = env.log_dir / "cert.pem", env.log_dir / "key.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=door.test",
-                    "-addext", "subjectAltName=DNS:door.test", "-keyout", key, "-out", cert], check=True, capture_output=True)
-    add_tasks(env)
-    worker, port = start_door(env, ready=False, http_tls_cert=cert, http_tls_key=key)
-    worker.wait_event("worker_ready")
-    door = Door(env, port=port, worker=worker)
-    context = ssl.create_default_context(cafile=cert)
-
-    def post(*args, **options):
-        with door.connect() as c:
-            c.socket = context.wrap_socket(c.socket, server_hostname="door.test")
-            c.send(door.octets("POST", *args, **options))
-            return c.read()
-    wait_until(lambda: post("/t/do", env.args("E1"), key="k1").status == 200, 30, "an answer over TLS")
-    again = post("/t/do", env.args("E1"), key="k1")
-    assert (again.status, again.replayed, env.effects("E1")) == (200, True, 1)
-    with door.connect() as c:
-        c.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        with pytest.raises((Closed, OSError, AssertionError)):
-            assert c.read().status != 200
-    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
-    old.maximum_version = ssl.TLSVersion.TLSv1_1
-    with door.connect() as c, pytest.raises((ssl.SSLError, OSError)):
-        old.wrap_socket(c.socket)
-    assert key.read_text().splitlines()[1] not in worker.text()
 
 
 # --- everything at once -----------------------------------------------------------------------------------------------------------

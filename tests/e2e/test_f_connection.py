@@ -1,6 +1,6 @@
 """Group F of the cases: lost connections, failover, poolers.
 
-What these rows say of the door (503 in F07, duplicates at the door in F04 and F09) comes with the door; of the supervisor (responsive in F07), with the
+What these rows say of the door is in test_door_faults.py (F04, F08) and test_g_door.py (F07: G07, F09: G05); of the supervisor (responsive in F07), with the
 supervisor: here the worker process itself must stay responsive.
 """
 import time

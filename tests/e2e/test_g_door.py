@@ -97,6 +97,24 @@ def test_G01_bad_keys_touch_nothing(env, owner, gate):
         assert answer.status == 200 and not answer.replayed, (key, answer)
 
 
+@GATES
+def test_G01_on_routes_of_every_kind(env, gate):
+    """What runs, what only enqueues, an optional key, another method, a path with parameters, a key in the sender's header."""
+    door = make_door(env, "t", gate, env={"DOOR_TEST_SECRET": SECRET})
+    body = json.dumps(env.args("E1")).encode()
+    signature = "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    for method, target, name in (("POST", "/t/queue", "Idempotency-Key"), ("POST", "/t/optional", "Idempotency-Key"), ("PUT", "/t/orders/7", "Idempotency-Key"),
+                                 ("POST", "/t/orders/7/refunds", "Idempotency-Key"), ("POST", "/webhooks/github", "X-GitHub-Delivery")):
+        hook = target.startswith("/webhooks")
+        for what, values in BAD_KEYS.items():
+            if what == "missing" and target == "/t/optional":
+                continue
+            answer = door.send(method, target, body, token=None if hook else door.token,
+                               headers=[(name, v) for v in values] + ([("X-Hub-Signature-256", signature)] if hook else []))
+            assert answer.status == 400 and not answer.replayed, (target, what, answer)
+    assert door.untouched() and env.effects() == 0 and env.live() == 0
+
+
 @OWNERS
 @WARMTH
 def test_G01_bare_and_quoted_are_one_key(env, owner, gate):
@@ -324,6 +342,26 @@ def test_G04_whatever_state_the_key_is_in(env, owner, gate):
     assert [env.effects(k) for k in ("E1", "E2", "E3")] == [1, 0, 1]
 
 
+@OWNERS
+@GATES
+def test_G04_after_the_retention_the_key_is_new(env, owner, gate):
+    """Ended by the database's clock, purged or not: another request is no reuse, the same one is done again."""
+    door = make_door(env, owner, gate)
+    env.audit.allow("effect_once", "replays_equal", "ledger_run", "effect_settled")
+    table = "umavez.idempotency_keys" if owner == "t" else "umavez.platform_idempotency_keys"
+    body = env.args("E1", [["effect"], ["return", {"status": 201}]])
+    for n, request in enumerate((body, {**body, "amount": 2}, {**body, "amount": 2})):
+        answer = door.post(f"/{owner}/do", request, key="k1")
+        assert (answer.status, answer.replayed, env.effects("E1")) == (201, False, n + 1), n
+        row = door.ledger(f"d.{owner}_do", "k1")
+        assert (row.status, row.attempt) == ("completed", 1)
+        assert bytes(row.request_fingerprint) == door_fingerprint("POST", f"/{owner}/do", json.dumps(request).encode())
+        if gate == "valkey":
+            warm(door, "warm", f"d.{owner}_do", "k1")
+        env.db.q(f"UPDATE {table} SET expires_at = clock_timestamp() - interval '1 second', created_at = created_at - interval '1 hour'")
+        env.valkey.flush()
+
+
 # --- G05 --------------------------------------------------------------------------------------------------------------------------
 
 @OWNERS
@@ -343,6 +381,30 @@ def test_G05_a_duplicate_waits_for_the_answer(env, owner, gate):
     assert (one.status, one.replayed) == (201, False)
     for future in duplicates:
         assert (future.result().status, future.result().body, future.result().replayed) == (201, one.body, True)
+    assert (env.effects("E1"), env.starts("E1")) == (1, 1)
+
+
+@OWNERS
+@GATES
+def test_G05_a_duplicate_at_another_worker(env, owner, gate):
+    door = make_door(env, owner, gate)
+    other_worker, port = start_door(env, **({"valkey_url": None} if gate == "absent" else {}))
+    other = Door(env, tenant=door.tenant, port=port, worker=other_worker)
+    env.signal("at", "go")
+    body = env.args("E1", [["effect"], ["reach", "at"], ["wait", "go"], ["return", {"status": 201, "n": 1}]])
+    first = door.later(f"/{owner}/patient", body, key="k1")
+    env.wait_reached("at")
+    bounded = other.post(f"/{owner}/brief", env.args("E2"), key="k1")          # another route, another key
+    assert bounded.status == 200
+    duplicates = [other.later(f"/{owner}/patient", body, key="k1") for _ in range(3)]
+    reused = other.later(f"/{owner}/patient", {**body, "x": 1}, key="k1")
+    wait_until(lambda: len(door_connections(other)) >= 4, 20, "four requests are under way")
+    assert not any(f.done() for f in duplicates) and env.lock_waits() == []
+    env.set("go")
+    one = first.result()
+    assert (one.status, one.replayed) == (201, False)
+    assert {(f.result().status, f.result().body, f.result().replayed) for f in duplicates} == {(201, one.body, True)}
+    assert (reused.result().status, reused.result().problem) == (422, "key_reused")
     assert (env.effects("E1"), env.starts("E1")) == (1, 1)
 
 
@@ -526,6 +588,36 @@ def test_G08_an_error_is_not_an_answer(env, owner, gate, fault):
     assert door.post(f"/{owner}/do", body, key="k1").replayed
 
 
+PREPARED = """local calls = 0
+return {
+  prepare = function(ctx, args)
+    calls = calls + 1
+    if calls == 1 and args.raise then error("SECRET detail") end
+    if calls == 1 and args.fail then return ctx:fail { code = "not_today" } end
+    return { calls = calls }
+  end,
+  effect = function(ctx, args, prepared)
+    ctx.sql:exec("INSERT INTO effects (run_id, task, tenant_id, key, attempt) VALUES ($1::text::uuid, $2, 1, 'E1', 1)", ctx.run_id, ctx.task)
+    return { status = 201, calls = prepared.calls }
+  end,
+}"""
+
+
+@GATES
+def test_G08_an_error_before_the_transaction(env, gate):
+    """In `prepare`: nothing stands in the ledger, and the same key runs again."""
+    env.tasks.add("d.prepared", handler=PREPARED.replace("args.raise", 'args["raise"]'), http={"path": "/prepared"})
+    door = make_door(env, "t", gate)
+    body = {"raise": True}
+    first = door.post("/prepared", body, key="k1")
+    assert (first.status, first.problem, first.replayed, b"SECRET" in first.body) == (500, "internal_error", False, False)
+    assert door.ledger("d.prepared", "k1") is None and env.effects() == 0
+    second = door.post("/prepared", body, key="k1")
+    assert (second.status, second.json, second.replayed, env.effects("E1")) == (201, {"calls": 2}, False, 1)
+    again = door.post("/prepared", body, key="k1")
+    assert (again.status, again.body, again.replayed) == (201, second.body, True)
+
+
 def test_G08_errors_never_become_final(env):
     """Twenty errors: still retryable; the client decides when it is enough. A time-out is such an error."""
     door = make_door(env)
@@ -580,7 +672,11 @@ def test_G10_bodies(env, owner, gate):
     with door.connect() as c:                                     # one octet short, then the end
         c.send(begin(more=[("Content-Length", len(body))]) + body[:-1])
         c.socket.shutdown(1)
-        assert c.closed() or True
+        try:
+            assert c.read().status == 408                         # the library may see the end late: then the body's time-out ends it
+        except Closed:
+            pass
+        assert c.closed()
     for path, octets, status, problem in (
             (f"/{owner}/small", b'{"x": "' + b"y" * 300 + b'"}', 413, "body_too_large"),
             (target, b"not JSON", 400, "body_invalid"), (target, b'{"a": 1', 400, "body_invalid"), (target, b"[1]", 400, "body_invalid"),
@@ -731,10 +827,60 @@ def test_G11_kill_tests(env, owner, gate, where):
     proxy.wait_fired()
     fresh = Door(env, tenant=door.tenant, **({"valkey_url": None} if gate == "absent" else {}))
     answer, seconds = timed(lambda: fresh.post(f"/{owner}/do", body, key="k1"))
+    print(f"{where}, {gate}: {1000 * seconds:.0f} ms")
     assert (answer.status, answer.json, answer.replayed) == (201, {"n": 1}, replayed), answer
-    assert seconds < 2 + SLACK      # the lease is 20 s
+    assert seconds < 1 + SLACK      # the lease is 20 s
     assert (env.effects("E1"), env.starts("E1")) == (1, starts)
     assert fresh.post(f"/{owner}/do", body, key="k1").replayed
+
+
+@OWNERS
+@GATES
+@pytest.mark.parametrize("step", [["ctxsleep", "15s"], ["wait", "go"]], ids=["between statements", "in a statement"])
+def test_G11_killed_in_the_handler(env, owner, gate, step):
+    """The retry goes to a worker that has never seen the key, and does not wait for the lease of 20 s."""
+    door = make_door(env, owner, gate)
+    env.audit.allow("gate_tokens")
+    env.signal("at", "go")
+    body = env.args("E1", [["effect"], ["reach", "at"], ["sql", "SELECT 1"], ["unless", "go", step], ["return", {"status": 201, "n": 1}]])
+    first = door.later(f"/{owner}/do", body, key="k1")
+    env.wait_reached("at")
+    door.worker.kill()
+    with pytest.raises((Closed, OSError)):
+        first.result()
+    env.set("go")
+    fresh = Door(env, tenant=door.tenant, **({"valkey_url": None} if gate == "absent" else {}))
+    answer, seconds = timed(lambda: fresh.post(f"/{owner}/do", body, key="k1"))
+    print(f"{gate}, {step[0]}: {1000 * seconds:.0f} ms")
+    assert (answer.status, answer.json, answer.replayed) == (201, {"n": 1}, False) and seconds < 1 + SLACK
+    assert (env.effects("E1"), env.starts("E1")) == (1, 2)
+    assert fresh.post(f"/{owner}/do", body, key="k1").replayed
+
+
+@GATES
+@pytest.mark.parametrize("where", KILLS)
+def test_G11_kill_tests_of_a_route_that_enqueues(env, gate, where):
+    """One run in the queue, whenever the worker dies, and every answer names it."""
+    from support.proxy import PgProxy
+    arm, _, replayed = KILLS[where]
+    proxy = env.closing(PgProxy(env.pg))
+    absent = {"valkey_url": None} if gate == "absent" else {}
+    door = make_door(env, "t", gate, database_url=proxy.url(env.db))
+    env.audit.allow("gate_tokens", "ledger_run", "replays_equal")
+    assert door.post("/t/do", env.args("warm"), key="warm").status == 200
+    arm(proxy, door.worker.kill)
+    with pytest.raises((Closed, OSError)):
+        door.post("/t/queue", env.args("E1"), key="k1")
+    proxy.wait_fired()
+    fresh = Door(env, **absent)
+    answer, seconds = timed(lambda: fresh.post("/t/queue", env.args("E1"), key="k1"))
+    print(f"{where}, {gate}: {1000 * seconds:.0f} ms")
+    assert (answer.status, answer.replayed) == (202, replayed) and seconds < 1 + SLACK
+    state = fresh.get(answer.get("Location") + "?wait=60")
+    assert (state.status, state.json["state"], state.json["run_id"]) == (200, "completed", answer.json["run_id"])
+    assert fresh.post("/t/queue", env.args("E1"), key="k1").body == answer.body
+    wait_until(lambda: env.live() == 0, 60, "the queue is empty")
+    assert (env.effects("E1"), env.starts("E1")) == (1, 1)
 
 
 @GATES

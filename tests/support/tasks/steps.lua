@@ -7,6 +7,7 @@
 --   {"sql", text, ...}  {"try", text, ...} a statement; `try` swallows its error with pcall
 --   {"fail", t}  {"retry", t}  {"error", message}
 --   {"attempt", n, step...}                the steps only when ctx.attempt == n
+--   {"unless", name, step...}              the steps only while the test has not set the signal
 --   {"enqueue", task, args}  {"return", outcome}
 local run_steps
 
@@ -65,6 +66,12 @@ end
 
 function ACTIONS.attempt(ctx, args, step)
   if tonumber(ctx.attempt) == tonumber(step[2]) then
+    return run_steps(ctx, args, { unpack(step, 3) })
+  end
+end
+
+function ACTIONS.unless(ctx, args, step)
+  if ctx.sql:one("SELECT test_wait($1, 0)::text AS is_set", step[2]).is_set ~= "true" then
     return run_steps(ctx, args, { unpack(step, 3) })
   end
 end
