@@ -82,6 +82,10 @@ failpoints:  ## build build-failpoints/umavez, for the fault matrix (tests/chaos
 valgrind: all  ## a short run under valgrind
 	$(Q)tests/valgrind
 
+.PHONY: soak
+soak: all  ## half an hour of mixed load under random faults: what a worker holds must end where it began
+	$(Q)UMAVEZ_SOAK_SECONDS=$${UMAVEZ_SOAK_SECONDS:-1800} /usr/bin/python3 -m pytest -q -s -p no:cacheprovider tests/chaos/test_soak.py
+
 .PHONY: fuzz
 fuzz:  ## the parsers against random and mutated input
 	$(Q)tests/fuzz/run
