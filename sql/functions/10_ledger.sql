@@ -5,10 +5,13 @@
 --   {ledger}     the table                                {name}       its bare name
 --   {of_owner}   tenant_id = p_tenant AND, or nothing     {key_lock}   the key's advisory lock
 --   {column}     tenant_id and a comma, or nothing        {value}      p_tenant and a comma, or nothing
+--   {owned}      as {of_owner}, but no condition that an index could be read by
 --
 -- All of them run as the migrating role with a pinned search_path, so that neither a hostile search_path nor a handler with the
 -- worker's rights can get between them and the tables. enable_seqscan is off in them, because a plan that was cached while a
--- table was tiny would read all of it until the next ANALYZE.
+-- table was tiny would read all of it until the next ANALYZE. No statement leaves the planner a choice between indexes (why: see
+-- 20_queue.sql): a row is found by its key with {of_owner}, or by its id with {owned}; with {of_owner} beside an id, all keys of
+-- the tenant could be read for it.
 --
 -- Time is clock_timestamp(): a transaction may have begun long ago.
 --
@@ -142,7 +145,7 @@ BEGIN
   UPDATE {ledger} k
      SET status = 'completed', outcome = coalesce(p_outcome, '{}'), updated_at = clock_timestamp(),
          expires_at = clock_timestamp() + p_retention_ms * interval '1 millisecond'
-   WHERE {of_owner} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing'
+   WHERE {owned} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing'
   RETURNING k.outcome::text, p_retention_ms INTO outcome, remaining_ms;
   {/both}
   IF NOT FOUND THEN
@@ -167,7 +170,7 @@ BEGIN
   UPDATE {ledger} k
      SET status = p_status, outcome = coalesce(p_outcome, '{}'), updated_at = clock_timestamp(),
          expires_at = clock_timestamp() + p_retention_ms * interval '1 millisecond'
-   WHERE {of_owner} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing'
+   WHERE {owned} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing'
   RETURNING k.outcome::text, p_retention_ms INTO outcome, remaining_ms;
   {/both}
   IF NOT FOUND THEN
@@ -184,7 +187,7 @@ BEGIN
   {both}
   UPDATE {ledger} k
      SET updated_at = clock_timestamp(), expires_at = clock_timestamp() + p_lease_ms * interval '1 millisecond'
-   WHERE {of_owner} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing';
+   WHERE {owned} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing';
   {/both}
   IF NOT FOUND THEN
     RAISE EXCEPTION 'stale verdict: claim % (attempt %) is not held any more', p_id, p_attempt USING ERRCODE = 'UV001';
@@ -200,12 +203,12 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 BEGIN
   {both}
   IF p_attempt = 1 THEN
-    DELETE FROM {ledger} k WHERE {of_owner} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing';
+    DELETE FROM {ledger} k WHERE {owned} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing';
   ELSE
     UPDATE {ledger} k
        SET status = 'failed_retryable', attempt = k.attempt - 1, updated_at = clock_timestamp(),
            expires_at = clock_timestamp() + interval '1 day'
-     WHERE {of_owner} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing';
+     WHERE {owned} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing';
   END IF;
   {/both}
   IF NOT FOUND THEN
@@ -230,7 +233,7 @@ BEGIN
   UPDATE {ledger} k
      SET status = 'completed', outcome = coalesce(p_outcome, '{}'), updated_at = clock_timestamp(),
          expires_at = clock_timestamp() + p_retention_ms * interval '1 millisecond'
-   WHERE {of_owner} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing'
+   WHERE {owned} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing'
   RETURNING k.outcome::text INTO outcome;
   {/both}
   IF NOT FOUND THEN
@@ -267,7 +270,7 @@ BEGIN
      SET status = CASE WHEN p_permanent THEN 'failed_permanent' ELSE 'failed_retryable' END,
          outcome = coalesce(p_outcome, '{}'), updated_at = clock_timestamp(),
          expires_at = clock_timestamp() + p_retention_ms * interval '1 millisecond'
-   WHERE {of_owner} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing'
+   WHERE {owned} k.id = p_id AND k.attempt = p_attempt AND k.status = 'processing'
   RETURNING k.outcome::text INTO outcome;
   {/both}
   IF NOT FOUND THEN
@@ -331,8 +334,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 DECLARE
   v_claim record;
 BEGIN
-  PERFORM 1 FROM umavez.runs r WHERE r.run_id = p_run AND r.worker_id = p_worker AND r.state = 'running'
-     FOR UPDATE SKIP LOCKED;
+  PERFORM 1 FROM umavez.runs r WHERE r.run_id = p_run AND r.worker_id = p_worker FOR UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     RETURN 'left';
   END IF;
@@ -408,7 +410,7 @@ DECLARE
   v_dead umavez.finished_runs; p_tenant bigint;
 BEGIN
   SELECT f.* INTO v_dead FROM umavez.finished_runs f
-   WHERE f.run_id = p_run AND f.status = 'failed_permanent' ORDER BY f.finished_at DESC LIMIT 1 FOR UPDATE;
+   WHERE f.run_id = p_run AND f.status <> 'completed' ORDER BY f.finished_at DESC LIMIT 1 FOR UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no failed run % to retry', p_run USING ERRCODE = 'UV004';
   END IF;
@@ -487,10 +489,11 @@ END $fn$ $f$
 
   tenants constant text[] := ARRAY[
     'ledger', 'umavez.idempotency_keys', 'name', 'idempotency_keys', 'of_owner', 'k.tenant_id = p_tenant AND',
+    'owned', 'k.tenant_id + 0 = p_tenant AND',
     'column', 'tenant_id,', 'value', 'p_tenant,', 'count', 'tenant_keys',
     'key_lock', $$hashtextextended(encode(p_key, 'hex'), p_tenant)$$];
   platform constant text[] := ARRAY[
-    'ledger', 'umavez.platform_idempotency_keys', 'name', 'platform_idempotency_keys', 'of_owner', '',
+    'ledger', 'umavez.platform_idempotency_keys', 'name', 'platform_idempotency_keys', 'of_owner', '', 'owned', '',
     'column', '', 'value', '', 'count', 'platform_keys',
     'key_lock', $$hashtextextended('platform:' || encode(p_key, 'hex'), 0)$$];
 

@@ -1,5 +1,16 @@
 -- The queue: enqueue, take, renew, give back, end.
 
+-- Plans that no statistics can spoil. VACUUM or ANALYZE of a table whose rows are all dead records "no rows", while its indexes may
+-- hold a million dead entries that a foreign snapshot keeps (or as many live ones, soon after). With no rows expected, reading one
+-- index from end to end seems to cost the same as one look into it, and the planner throws a coin; enable_seqscan = off does not
+-- help, since it is no sequential scan. So each statement here leaves it one way only:
+--   - an UPDATE meets its rows by run_id = ANY (ARRAY[x.run_id]), not by run_id = x.run_id. The latter can be joined from either
+--     side, and by reading all of runs_pkey in order; the former only by looking up each x in runs_pkey. (By ctid it would be the
+--     same, but a row that was changed between the statement's snapshot and its lock would be locked and then not found.)
+--   - a read that is joined is LATERAL (... OFFSET 0), which is done once for each row on its left.
+--   - a condition that an index's predicate follows from (state = 'running': runs_leased) stands only where that index is to be
+--     read; elsewhere worker_id = ... says the same, by runs_lease_check.
+
 -- Sleeping workers and NOTIFY. A commit with a NOTIFY holds a lock of the whole database, so that enqueueing with one NOTIFY each
 -- would be serial. So NOTIFY umavez_runs is sent only when a worker sleeps, and by one transaction at a time:
 --   - a worker that runs out of work calls sleep_begin() on the session that LISTENs and sleep_end() when it has woken up; in
@@ -97,11 +108,12 @@ BEGIN
          min(f.run_id::text) FILTER (WHERE f.task <> w.task OR f.tenant_id IS DISTINCT FROM w.tenant_id OR f.args <> w.args)::uuid
     INTO v_ended, v_other
     FROM unnest(p_ids, p_tasks, p_tenants, p_args) AS w(run_id, task, tenant_id, args)
-    JOIN umavez.finished_runs f ON f.run_id = w.run_id;
+    CROSS JOIN LATERAL (
+      SELECT e.run_id, e.task, e.tenant_id, e.args FROM umavez.finished_runs e WHERE e.run_id = w.run_id OFFSET 0) f;
   IF v_other IS NULL THEN
     SELECT w.run_id INTO v_other
       FROM unnest(p_ids, p_tasks, p_tenants, p_args) AS w(run_id, task, tenant_id, args)
-      JOIN umavez.runs r ON r.run_id = w.run_id
+      CROSS JOIN LATERAL (SELECT l.task, l.tenant_id, l.args FROM umavez.runs l WHERE l.run_id = w.run_id OFFSET 0) r
      WHERE r.task <> w.task OR r.tenant_id IS DISTINCT FROM w.tenant_id OR r.args <> w.args
      LIMIT 1;
   END IF;
@@ -184,8 +196,8 @@ $fn$;
 -- queue and priority up to where everything has been taken, and takes begin there. What lies before a mark nevertheless (enqueued
 -- by a transaction that committed later than the slack allows for, dated back, or skipped when its taker was rolled back) is found
 -- by beginning at the very start now and then: as often as keeps that below half a percent of the time, and each 30 seconds. As
--- soon as that is quick again, every take does so (full_at = -infinity, or no row: nothing is remembered and nothing written). One taker at a time keeps
--- the marks. Priorities have marks of their own, because a backlog of a low priority lies behind newer runs of a higher one.
+-- soon as that is quick again, every take does so (full_at = -infinity, or no row: nothing is remembered and nothing written). One
+-- taker at a time keeps the marks. Priorities have marks of their own, because a backlog of a low priority lies behind newer runs of a higher one.
 -- p_since forbids to step over anything later than it; '-infinity': begin at the very start.
 CREATE OR REPLACE FUNCTION umavez.take_runs(
   p_worker uuid, p_queues text[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz DEFAULT NULL,
@@ -211,7 +223,8 @@ BEGIN
     FROM (SELECT q.queue, q.place, g.priority, m.since[g.priority] AS since, m.moved_at, m.full_at
             FROM (SELECT u.queue, random() AS place FROM unnest(p_queues) AS u(queue) OFFSET 0) q
             CROSS JOIN generate_series(1, 4) AS g(priority)
-            LEFT JOIN umavez.marks m ON m.name = 'take:' || q.queue) p;
+            LEFT JOIN LATERAL (SELECT k.since, k.moved_at, k.full_at FROM umavez.marks k
+                                WHERE k.name = 'take:' || q.queue OFFSET 0) m ON true) p;
   IF NOT v_quick AND (v_due OR v_moved_at <= v_now - slack) THEN
     v_keeper := pg_try_advisory_xact_lock(1970102646, 3);
   END IF;
@@ -225,7 +238,8 @@ BEGIN
           SELECT r.run_id
             FROM umavez.runs r
            WHERE r.state = 'available' AND r.queue = p.queue AND r.priority = p.priority
-             AND r.run_at >= CASE WHEN v_full THEN '-infinity' ELSE least(p.mark, p_since) END AND r.run_at <= v_now AND r.task <> ALL (coalesce(p_skip_tasks, '{}'))
+             AND r.run_at >= CASE WHEN v_full THEN '-infinity' ELSE least(p.mark, p_since) END AND r.run_at <= v_now
+             AND r.task <> ALL (coalesce(p_skip_tasks, '{}'))
            ORDER BY r.run_at
            LIMIT p_limit
              FOR UPDATE SKIP LOCKED) c
@@ -236,8 +250,9 @@ BEGIN
            lease_until = clock_timestamp()
                          + coalesce((p_leases->>t.task)::bigint, p_lease_ms) * interval '1 millisecond'
       FROM picked
-     WHERE t.run_id = picked.run_id
-    RETURNING t.run_id, t.task, t.tenant_id, t.args::text AS args, t.deliveries, t.enqueued_at, t.traceparent, t.run_at, t.crashes, picked.nr
+     WHERE t.run_id = ANY (ARRAY[picked.run_id])
+    RETURNING t.run_id, t.task, t.tenant_id, t.args::text AS args, t.deliveries, t.enqueued_at, t.traceparent, t.run_at, t.crashes,
+              picked.nr
   LOOP
     v_taken := v_taken + 1;
     v_last := v_run.nr;
@@ -295,7 +310,7 @@ BEGIN
   UPDATE umavez.runs t
      SET state = 'available', run_at = clock_timestamp(), lease_until = NULL, worker_id = NULL
     FROM dead
-   WHERE t.run_id = dead.run_id;
+   WHERE t.run_id = ANY (ARRAY[dead.run_id]);
   GET DIAGNOSTICS v_reaped = ROW_COUNT;
   v_elapsed := clock_timestamp() - v_now;
   IF v_reaped < p_limit AND v_elapsed > interval '2 milliseconds' AND pg_try_advisory_xact_lock(1970102646, 3) THEN
@@ -319,16 +334,18 @@ BEGIN
   RETURN QUERY
   WITH held AS MATERIALIZED (
     SELECT r.run_id, w.lease_ms
-      FROM unnest(p_runs, p_leases_ms) AS w(run_id, lease_ms)
-      JOIN umavez.runs r ON r.run_id = w.run_id
-     WHERE r.worker_id = p_worker AND r.state = 'running'
-     ORDER BY r.run_id
-       FOR UPDATE OF r SKIP LOCKED                             -- locked: its own transaction is ending it
+      FROM (SELECT * FROM unnest(p_runs, p_leases_ms) AS u(run_id, lease_ms) ORDER BY u.run_id) w
+      CROSS JOIN LATERAL (
+        SELECT l.run_id
+          FROM umavez.runs l
+         WHERE l.run_id = w.run_id AND l.worker_id = p_worker
+        OFFSET 0
+           FOR UPDATE SKIP LOCKED) r                           -- locked: its own transaction is ending it
   ), renewed AS (
     UPDATE umavez.runs t
        SET lease_until = clock_timestamp() + held.lease_ms * interval '1 millisecond'
       FROM held
-     WHERE t.run_id = held.run_id
+     WHERE t.run_id = ANY (ARRAY[held.run_id])
     RETURNING t.run_id
   )
   SELECT w.run_id FROM unnest(p_runs) AS w(run_id)
@@ -360,11 +377,13 @@ BEGIN
   END IF;
   WITH held AS MATERIALIZED (
     SELECT r.run_id, coalesce(w.delay_ms, 0) AS delay_ms, w.delay_ms AS asked_ms, w.reason
-      FROM unnest(p_runs, p_delays_ms, p_reasons) AS w(run_id, delay_ms, reason)
-      JOIN umavez.runs r ON r.run_id = w.run_id
-     WHERE r.worker_id = p_worker AND r.state = 'running'
-     ORDER BY r.run_id
-       FOR UPDATE OF r
+      FROM (SELECT * FROM unnest(p_runs, p_delays_ms, p_reasons) AS u(run_id, delay_ms, reason) ORDER BY u.run_id) w
+      CROSS JOIN LATERAL (
+        SELECT l.run_id
+          FROM umavez.runs l
+         WHERE l.run_id = w.run_id AND l.worker_id = p_worker
+        OFFSET 0
+           FOR UPDATE) r
   )
   UPDATE umavez.runs t
      SET state = 'available', lease_until = NULL, worker_id = NULL,
@@ -374,7 +393,7 @@ BEGIN
                   * CASE held.reason WHEN 'busy' THEN least(held.asked_ms, 100 * 2 ^ least(t.busy, 6)) * (1 - random() / 4)
                                      ELSE held.delay_ms END
     FROM held
-   WHERE t.run_id = held.run_id;
+   WHERE t.run_id = ANY (ARRAY[held.run_id]);
   IF FOUND AND 0 >= ANY (p_delays_ms) THEN
     PERFORM umavez.wake();
   END IF;
@@ -382,6 +401,7 @@ END $fn$;
 
 -- release_orphans: gives back, uncounted, whatever this worker holds beside p_kept: runs taken for it by a statement whose answer
 -- it never got, so that nothing of them has begun. Gives their number. Locked ones are being ended or given back: left alone.
+-- Leases that ended before the reaper's mark have been reaped, so reading begins there.
 CREATE OR REPLACE FUNCTION umavez.release_orphans(p_worker uuid, p_kept uuid[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $fn$
@@ -392,13 +412,14 @@ BEGIN
     SELECT r.run_id
       FROM umavez.runs r
      WHERE r.state = 'running' AND r.worker_id = p_worker AND r.run_id <> ALL (coalesce(p_kept, '{}'))
+       AND r.lease_until >= coalesce((SELECT m.since[1] FROM umavez.marks m WHERE m.name = 'reap'), '-infinity')
        FOR UPDATE SKIP LOCKED
   )
   UPDATE umavez.runs t
      SET state = 'available', lease_until = NULL, worker_id = NULL, deliveries = greatest(0, t.deliveries - 1),
          run_at = clock_timestamp()
     FROM orphans
-   WHERE t.run_id = orphans.run_id;
+   WHERE t.run_id = ANY (ARRAY[orphans.run_id]);
   GET DIAGNOSTICS v_released = ROW_COUNT;
   IF v_released > 0 THEN
     PERFORM umavez.wake();

@@ -24,7 +24,8 @@ $fn$;
 
 -- run_state: what has become of a run, for its own owner (p_tenant NULL: the platform). live: it has not ended. answer: JSON.
 CREATE OR REPLACE FUNCTION umavez.run_state(p_run uuid, p_tenant bigint) RETURNS TABLE (live boolean, answer text)
-LANGUAGE sql STABLE PARALLEL SAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+LANGUAGE sql STABLE PARALLEL SAFE ROWS 1 SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
   SELECT true, jsonb_build_object('run_id', r.run_id, 'task', r.task, 'state', r.state, 'deliveries', r.deliveries,
                                   'enqueued_at', r.enqueued_at, 'run_at', r.run_at)::text
     FROM umavez.runs r WHERE r.run_id = p_run AND r.tenant_id IS NOT DISTINCT FROM p_tenant

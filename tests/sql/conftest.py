@@ -36,6 +36,13 @@ class Sql:
     def val(self, sql, *params):
         return self.q(sql, *params)[0][0]
 
+    def blocks(self, sql, params=None):
+        """Carries the statement out and gives the blocks it looked at, those of the functions it calls included."""
+        with self.connection.cursor() as cursor:
+            cursor.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, params)
+            plan = cursor.fetchone()[0][0]["Plan"]
+        return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
     def claim_key(self, owner, key="k", fingerprint="f", lease_ms=30_000):
         return self.claim(owner, digest(key), digest(fingerprint), lease_ms)
 
