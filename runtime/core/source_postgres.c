@@ -10,9 +10,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/stats.h"
+#include "core/due.h"
 #include "core/trouble.h"
 
 #define LATE_MS 20 /* what was enqueued beside a notification may be committed so much later, without one of its own */
+#define AFTER_MS 2 /* a moment of our clock that is not before the same of the database's, whose ticks are not ours */
+#define FAR_MS (24 * 3600 * 1000) /* what is due later is left to polling */
 #define REAP_MS 1000
 #define RETURN_AGAIN_MS 1000 /* after an error that is not the connection's */
 #define REAP_LIMIT "1000"
@@ -41,11 +44,13 @@ struct source_postgres {
   int want;
   char *skip; /* array literal */
   bool taking;
-  bool woken;  /* by a notification, a take that brought all it asked for, a task no longer full: look again at once */
+  bool woken;  /* by a notification, a moment that has come, a take that brought all it asked for, a task no longer full:
+                * look again as soon as that is possible */
   int asked;   /* of the take under way */
   bool asleep; /* as the database knows it */
-  struct loop_timer poll, reap;
-  int64_t poll_due_ms;
+  struct loop_timer look, reap;
+  struct due due;     /* moments to look at, known beforehand */
+  int64_t poll_at_ms; /* the next look without any reason */
 
   struct list returned;  /* not yet sent, or to be sent again */
   struct list returning; /* sent, not yet answered */
@@ -111,30 +116,39 @@ static void tell(const struct source_postgres *s, enum log_level level, const ch
 
 /* ---- sleeping ---- */
 
-static void on_poll(void *arg) {
-  take(arg);
+static void set_look(struct source_postgres *s) {
+  int64_t at = due_next(&s->due);
+
+  if (s->poll_at_ms < at) at = s->poll_at_ms;
+  loop_timer_start(s->loop, &s->look, at - loop_now_ms(s->loop));
 }
 
-/* The next look, at the latest in ms. */
-static void poll_in(struct source_postgres *s, int64_t ms) {
-  int64_t due = loop_now_ms(s->loop) + ms;
+static void on_look(void *arg) {
+  struct source_postgres *s = arg;
 
-  if (loop_timer_active(&s->poll) && s->poll_due_ms <= due) return;
-  s->poll_due_ms = due;
-  loop_timer_start(s->loop, &s->poll, ms);
+  due_pass(&s->due, loop_now_ms(s->loop));
+  s->poll_at_ms = loop_now_ms(s->loop) + s->poll_interval_ms;
+  set_look(s);
+  s->woken = true;
+  take(s);
+}
+
+static void look_in(struct source_postgres *s, int64_t ms) {
+  due_add(&s->due, loop_now_ms(s->loop) + ms);
+  set_look(s);
 }
 
 static void source_postgres_due_in(struct source *base, int64_t ms) {
-  struct source_postgres *s = self(base);
-
-  if (ms < s->poll_interval_ms) poll_in(s, ms + 2);
+  if (ms < FAR_MS) look_in(self(base), ms + AFTER_MS);
 }
 
 static void on_notify(void *arg, const char *channel, const char *payload) {
   struct source_postgres *s = arg;
 
   s->woken = true;
-  poll_in(s, LATE_MS);
+  /* Rounded up, so that many notifications cost no more than one such look each LATE_MS. */
+  due_add(&s->due, (loop_now_ms(s->loop) / LATE_MS + 2) * LATE_MS);
+  set_look(s);
   take(s);
 }
 
@@ -178,7 +192,8 @@ static void on_taken(void *arg, struct pgresult *result) {
   int n;
 
   s->taking = false;
-  poll_in(s, s->poll_interval_ms);
+  s->poll_at_ms = loop_now_ms(s->loop) + s->poll_interval_ms;
+  set_look(s);
   if (!pgresult_ok(result)) {
     tell(s, LOG_ERROR_, "take_failed", pgresult_err(result));
     pgresult_free(result);
@@ -216,8 +231,8 @@ static void take(struct source_postgres *s) {
       .done = on_taken,
       .arg = s,
   };
-  s->woken = false;
   s->taking = control_query(s->control, &q);
+  if (s->taking) s->woken = false;
 }
 
 static void source_postgres_want(struct source *base, int n, const char *const *skip, int nskip) {
@@ -229,8 +244,8 @@ static void source_postgres_want(struct source *base, int n, const char *const *
   if (strcmp(before, "{}") != 0 && strcmp(before, s->skip) != 0) s->woken = true;
   free(before);
   s->want = n;
-  /* After the queue was found empty, the poll timer or a notification looks again, not every ended run. */
-  if (n > 0 && (s->woken || !loop_timer_active(&s->poll))) take(s);
+  /* After the queue was found empty, the timer or a notification looks again, not every ended run. */
+  if (n > 0 && s->woken) take(s);
 }
 
 /* ---- expired leases ---- */
@@ -241,7 +256,7 @@ static void on_reaped(void *arg, struct pgresult *result) {
   if (pgresult_ok(result) && strcmp(pgresult_value(result, 0, 0), "0") != 0) {
     stats_add(STAT_RUNS_REAPED, strtoull(pgresult_value(result, 0, 0), NULL, 10));
     log_kv(LOG_WARN_, "leases_expired", "runs", pgresult_value(result, 0, 0), NULL);
-    poll_in(s, 0);
+    look_in(s, 0);
   }
   pgresult_free(result);
 }
@@ -422,7 +437,7 @@ static void on_control_up(void *arg) {
   return_orphans(s);
   loop_defer(s->loop, &s->flush);
   if (s->on_up) s->on_up(s->arg);
-  poll_in(s, 0);
+  look_in(s, 0);
 }
 
 static void on_control_down(void *arg, const struct err *why) {
@@ -434,7 +449,7 @@ static void on_control_down(void *arg, const struct err *why) {
 static void source_postgres_free(struct source *base) {
   struct source_postgres *s = self(base);
 
-  loop_timer_stop(&s->poll);
+  loop_timer_stop(&s->look);
   loop_timer_stop(&s->reap);
   loop_timer_stop(&s->flush_again);
   loop_task_cancel(&s->flush);
@@ -474,6 +489,8 @@ struct source *source_postgres_new(struct loop *loop, const struct source_postgr
   s->skip = array_literal(NULL, 0);
   s->leases = leases_json();
   s->poll_interval_ms = o->poll_interval_ms;
+  s->poll_at_ms = loop_now_ms(loop) + o->poll_interval_ms;
+  s->woken = true; /* nobody has looked yet */
   s->lease_ms = o->lease_ms;
   s->listen = o->listen;
   s->on_up = o->on_up;
@@ -482,7 +499,8 @@ struct source *source_postgres_new(struct loop *loop, const struct source_postgr
   list_init(&s->returned);
   list_init(&s->returning);
   loop_task_init(&s->flush, flush, s);
-  loop_timer_init(&s->poll, on_poll, s);
+  loop_timer_init(&s->look, on_look, s);
+  due_init(&s->due);
   loop_timer_init(&s->reap, on_reap, s);
   loop_timer_init(&s->flush_again, on_flush_again, s);
   loop_timer_start(loop, &s->reap, REAP_MS);
