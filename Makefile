@@ -94,6 +94,10 @@ fuzz:  ## the parsers against random and mutated input
 bench:  ## figures beside the floor of pgbench
 	$(Q)$(MAKE) all && tests/bench/run $(BENCHFLAGS)
 
+.PHONY: bench-door
+bench-door:  ## the HTTP door under 3000 connections; figures for docs/http.md with BENCHFLAGS=--write
+	$(Q)$(MAKE) all && tests/bench/door $(BENCHFLAGS)
+
 .PHONY: bench-smoke
 bench-smoke:  ## the benchmark, tiny: crashes and correctness only
 	$(Q)$(MAKE) all && tests/bench/run --smoke

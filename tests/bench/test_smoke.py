@@ -1,10 +1,18 @@
 """The benchmark, tiny: each part runs and every row counts. Says nothing about speed."""
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+
+
+def test_the_door_loses_nothing():
+    """Few connections; a stopped and a killed Valkey under load: each key has one answer, one effect, one ledger row."""
+    done = subprocess.run([sys.executable, HERE / "door", "--smoke"], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"keys, answers, effects, ledger rows +[1-9]\d* of each", done.stdout)
 
 
 def test_every_row_of_the_benchmark_counts(tmp_path):

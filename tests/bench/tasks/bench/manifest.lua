@@ -3,5 +3,6 @@ return {
   tasks = {
     insert = { owner = "tenant" }, -- key: the run_id
     keyed = { owner = "tenant", key = { "key" } },
+    pay = { owner = "tenant", http = { path = "/pay" } },
   },
 }
