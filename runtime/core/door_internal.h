@@ -47,6 +47,7 @@ struct exchange {
   char run_id[37];
   struct run *run; /* at work for us, or NULL */
   int tries;
+  bool past_gate;        /* the last try before it is refused: PostgreSQL is asked at once */
   bool looked;           /* nothing was stored under the key: only a free slot of the task is waited for */
   int64_t wait_until_ms; /* for somebody else's answer, or for a slot */
   struct loop_timer timer;

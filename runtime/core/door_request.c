@@ -275,18 +275,21 @@ static void look_again(struct exchange *x) {
   start(x);
 }
 
-static void wait_for_other(struct exchange *x, int64_t holder_ms) {
-  int64_t now = loop_now_ms(x->door->loop), ms = WAIT_FIRST_MS;
+/* r: the try that met the holder. "In progress" is never said on the gate's word alone: the entry may be a dead holder's, or one
+ * whose copy was lost, of a key that is settled. */
+static void wait_for_other(struct exchange *x, const struct run *r) {
+  int64_t left = x->gone ? 0 : x->wait_until_ms - loop_now_ms(x->door->loop), ms = WAIT_FIRST_MS;
 
   x->looked = false;
-  if (now >= x->wait_until_ms || x->gone || !x->q) {
-    door_refuse(x, PROBLEM_IN_PROGRESS, NULL, retry_after_s(holder_ms > 0 ? holder_ms : 1000));
+  if (!x->q || (left <= 0 && r->past_gate)) {
+    door_refuse(x, PROBLEM_IN_PROGRESS, NULL, retry_after_s(r->answer_ms > 0 ? r->answer_ms : 1000));
     return;
   }
+  x->past_gate = left <= 0;
   for (int i = 1; i < x->tries && ms < WAIT_MOST_MS; i++)
     ms *= 2;
   if (ms > WAIT_MOST_MS) ms = WAIT_MOST_MS;
-  if (ms > x->wait_until_ms - now) ms = x->wait_until_ms - now;
+  if (ms > left) ms = left;
   list_push_back(&x->door->waiting[x->key[0]], &x->wait_node);
   door_later(x, ms, look_again);
 }
@@ -337,7 +340,7 @@ static void on_ended(struct run *r) {
       if (d->draining)
         door_refuse(x, PROBLEM_DRAINING, NULL, 1);
       else
-        wait_for_other(x, r->answer_ms);
+        wait_for_other(x, r);
       break;
     case END_UNSTARTED:
       x->looked = true;
@@ -398,7 +401,7 @@ static void start(struct exchange *x) {
   r->deliveries = 1;
   r->request = true;
   r->look_only = is_full(x);
-  r->past_gate = x->tries > 0 && x->tries % 2 == 0;
+  r->past_gate = x->past_gate || (x->tries > 0 && x->tries % 2 == 0);
   r->ended = on_ended;
   r->maker = x;
   memcpy(r->key, x->key, DIGEST_BYTES);

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from support.http import Closed, Connection, Door, chunked, make_token, new_key, request_octets, start_door, timed, wait_ready
+from support.http import Closed, Connection, Door, chunked, door_fingerprint, door_key, make_token, new_key, request_octets, start_door, timed, wait_ready
 from support.procs import ROOT, wait_until
 from support.proxy import PgProxy
 from support.servers import clean_environment, umavez_bin
@@ -461,6 +461,32 @@ def test_a_replay_needs_no_slot(env, owner, gate):
     env.set("go")
     assert held.result().status == 200 and door.post("/one", env.args("E4"), key="k4").status == 200
     assert [env.effects(k) for k in ("E1", "E2", "E3", "E4")] == [1, 0, 1, 1]
+
+
+@OWNERS
+@pytest.mark.parametrize("wait", ["0s", "20ms", "1s"])
+def test_a_settled_key_is_never_in_progress(env, owner, wait):
+    """The gate still holds the entry of a holder that is dead, or whose copy was lost: PostgreSQL is asked before a client is told to wait."""
+    task = env.tasks.add("d.now", owner="tenant" if owner == "t" else "platform", lease="20s", timeout="20s",
+                         http={"method": "POST", "path": "/now", "wait": wait})
+    door = Door(env, tenant=1 if owner == "t" else None)
+    body, key = env.args("E1"), new_key()
+    first = door.post("/now", body, key=key)
+    digest = door_key(task, key, door.tenant)
+    finger = door_fingerprint("POST", "/now", json.dumps(body, ensure_ascii=False).encode()).hex()
+    for _ in range(5):
+        wait_until(lambda: door.gate(task, key).state == "C", 20, "the copy, which the dead holder's entry replaces")
+        env.gate.put(digest, env.gate.entry(task, {}, digest, door.tenant, fingerprint_hex=finger), door.tenant, px=20_000)
+        again = door.post("/now", body, key=key)
+        assert (again.status, again.body, again.replayed) == (first.status, first.body, True), again
+    assert (env.effects("E1"), env.starts("E1")) == (1, 1)
+    running = env.args("E2", [["reach", "at"], ["wait", "go"], ["effect"]])
+    env.signal("at", "go")
+    held = door.later("/now", running, key="held")
+    env.wait_reached("at")
+    assert door.post("/now", running, key="held").problem == "in_progress"
+    env.set("go")
+    assert held.result(60).status == 200
 
 
 @GATES
