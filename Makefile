@@ -76,7 +76,7 @@ asan:  ## build with ASan and UBSan into build-asan and run the tests on it
 
 .PHONY: failpoints
 failpoints:  ## build build-failpoints/umavez, for the fault matrix (tests/chaos)
-	$(Q)$(MAKE) FAILPOINTS=1 BUILD=build-failpoints all
+	$(Q)$(MAKE) FAILPOINTS=1 BUILD=$(BUILD)-failpoints all
 
 .PHONY: valgrind
 valgrind: all  ## a short run under valgrind
@@ -85,6 +85,10 @@ valgrind: all  ## a short run under valgrind
 .PHONY: soak
 soak: all  ## half an hour of mixed load under random faults: what a worker holds must end where it began
 	$(Q)UMAVEZ_SOAK_SECONDS=$${UMAVEZ_SOAK_SECONDS:-1800} /usr/bin/python3 -m pytest -q -s -p no:cacheprovider tests/chaos/test_soak.py
+
+.PHONY: chaos
+chaos:  ## the fault suite: every step of the runner x every fault, a hostile Valkey, random faults
+	$(Q)tests/run matrix chaos
 
 .PHONY: fuzz
 fuzz:  ## the parsers against random and mutated input

@@ -1,9 +1,10 @@
-"""The auditor: after a test, in SQL and Valkey alone, is what umavez left behind right?
+"""The auditor: after a test, in SQL, Valkey and the clients' history (history.py) alone, is what umavez left behind right?
 
 Shares no code with the product. A test that breaks a rule on purpose says so by `env.audit.allow(rule)`; the rules' names are those of RULES.
 """
 import psycopg2
 
+from .history import HISTORY_RULES, HistoryRules
 from .keys import parse_entry
 from .procs import wait_until
 
@@ -23,13 +24,14 @@ RULES = {
     "gate_truth": "every authentic settled entry of this database says what the ledger says",
     "exit_status": "workers end with 0 on SIGTERM",
     "worker_death": "no worker ended by itself, no sanitizer spoke",
+    **HISTORY_RULES,
 }
 
 # Ends that never touch the ledger: their runs have an outcome of their own.
 OUTSIDE_LEDGER = ("key_missing", "key_error", "key_reused", "owner_mismatch", "unknown_task", "worker_lost")
 
 
-class Auditor:
+class Auditor(HistoryRules):
     def __init__(self, env):
         self.env = env
         self.allowed = set()
@@ -95,7 +97,7 @@ class Auditor:
     def settled_effect(self):
         return self._rows("a completed run without its effect (run_id, task)", """
             SELECT f.run_id, f.task FROM umavez.finished_runs f
-            WHERE f.status = 'completed' AND NOT f.replay AND f.task NOT LIKE 'maintenance.%'
+            WHERE f.status = 'completed' AND NOT f.replay AND f.task NOT LIKE 'maintenance.%' AND f.task NOT LIKE '%.purge'
               AND NOT EXISTS (SELECT FROM effects e WHERE e.run_id = f.run_id)""")
 
     def ledger_run(self):

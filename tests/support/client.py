@@ -21,9 +21,11 @@ class Env:
     """Made by the fixtures `env` (a cluster shared with other tests) and `own_env` (a cluster to be killed)."""
 
     def __init__(self, cluster, *, own_cluster=False, valkey=None):
-        self.pg, self.own_cluster = cluster, own_cluster
+        """valkey: somebody else's, who destroys it."""
+        self.pg, self.own_cluster, self.own_valkey = cluster, own_cluster, valkey is None
         self.db = cluster.database()
         self.valkey = valkey or Valkey().start()
+        self.history = None         # a History, where a test has clients of its own
         self.gate = Gate(self.valkey, self.db)
         self.worker_url = self.db.url()     # of a pooler, where all workers shall go through one
         self.tasks = TaskSet()
@@ -219,7 +221,7 @@ class Env:
                 worker.kill()
             for thing in reversed(self.closers):
                 getattr(thing, "close", None) and thing.close() or getattr(thing, "destroy", lambda: None)()
-            if self.valkey:
+            if self.valkey and self.own_valkey:
                 self.valkey.destroy()
             if self.own_cluster:
                 self.db.close()

@@ -163,7 +163,7 @@ def test_valkey_stops_freezes_restarts(valkey):
 
 def test_entry_survives_its_own_encoding():
     digest = key_digest("t.effect", "k")
-    entry = Entry("C", "0" * 64, "1" * 16, 7, 2, "2" * 32, "00000000-0000-4000-8000-000000000000", "3" * 64, '{"a": ":"}', "t1", digest.hex())
+    entry = Entry("C", "0" * 64, "1" * 16, 7, 2, 1700000000000, "2" * 32, "00000000-0000-4000-8000-000000000000", "3" * 64, '{"a": ":"}', "t1", digest.hex())
     parsed = parse_entry(entry.encode(), "t1", digest.hex())
     assert (parsed.outcome, parsed.ledger_id, parsed.attempt) == ('{"a": ":"}', 7, 2)
     assert parse_entry(entry.encode()[:-12][:200], "t1", digest.hex()) is None
