@@ -57,6 +57,7 @@ def test_args_deeper_than_the_reader_goes_end_with_a_code_of_the_interface(lab, 
 @pytest.mark.skipif("asan" in str(umavez_bin()), reason="a sanitizer reports a crash in its own way")
 def test_a_crash_tells_the_signal_the_run_and_the_stack(lab):
     """A worker ended with -11 in the fault run, and nothing said where."""
+    lab.allow("worker_death")
     lab.latch("go")
     worker = lab.worker()
     run = lab.enqueue("e2.t_crash", {"e1": "E1", "lua": "start() reached('go') wait('go') effect() return {}"})
@@ -64,10 +65,10 @@ def test_a_crash_tells_the_signal_the_run_and_the_stack(lab):
     worker.process.send_signal(signal.SIGSEGV)
     assert worker.process.wait(30) == -signal.SIGSEGV
     complaint = worker.complaint().splitlines()
-    assert complaint[0].endswith("ended with -11") and complaint[1] == f"umavez: crash: SIGSEGV, pid {worker.pid}", complaint
+    assert complaint[0].endswith("has crashed, ended with -11") and complaint[1] == f"umavez: crash: SIGSEGV, pid {worker.pid}", complaint
     assert f"umavez: crash: note: {run} handler" in complaint
     assert any("/umavez(loop_run+" in line for line in complaint[complaint.index("umavez: crash: stack:"):]), complaint
-    worker.killed = True
+    assert not worker.try_freeze()
     lab.worker()
     lab.open("go")
     assert (lab.done(run).status, lab.effects("E1"), lab.starts()) == ("completed", 1, 2)

@@ -42,6 +42,7 @@ def finish_held(lab, runs):
 
 @pytest.mark.parametrize("how,owner", [(how, TENANT) for how in CRASHES] + [("abort", PLATFORM)], ids=str)
 def test_E01_supervised_run_that_kills_its_worker(lab, how, owner):
+    lab.allow("worker_death")
     worker = lab.worker(workers=2)
     args = {"e1": "E1", "lua": "start() effect() " + CRASHES[how]}
     run = lab.enqueue(owner.task("crash"), args, owner)
@@ -62,6 +63,7 @@ def test_E01_supervised_run_that_kills_its_worker(lab, how, owner):
 
 @OWNERS
 def test_E02_innocent_runs_beside_a_crash(lab, owner):
+    lab.allow("worker_death")
     lab.latch("a")
     worker = lab.worker(workers=1, pool_size=20)
     innocents = held(lab, owner, worker, 10)
@@ -87,6 +89,7 @@ def test_E02_a_child_that_is_killed_from_outside_charges_nobody(lab):
 
 
 def test_E02_a_crash_in_nobodys_code_charges_what_was_started(lab):
+    lab.allow("worker_death")
     lab.latch("a")
     worker = lab.worker(workers=1, pool_size=2)
     runs = held(lab, TENANT, worker, 2)

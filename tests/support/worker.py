@@ -137,9 +137,11 @@ class Worker:
         """What a sanitizer or an assertion said, or an unexpected death; None when all is well."""
         found = SANITIZER.search(self.text())
         if found:
-            return f"worker {self.name}: {found.group(0)}\n{self.tail(60)}"
+            return f"worker {self.name}: {found.group(0)}\n{self.crash_report()}{self.tail(60)}"
+        if self.crash_report():     # of a child, too: its parent goes on
+            return f"worker {self.name} has crashed{'' if self.running() else f', ended with {self.process.returncode}'}\n{self.crash_report()}{self.tail(60)}"
         if not self.killed and not self.running() and self.process.returncode != 0:
-            return f"worker {self.name} ended with {self.process.returncode}\n{self.crash_report()}{self.tail(60)}"
+            return f"worker {self.name} ended with {self.process.returncode}\n{self.tail(60)}"
         return None
 
     def crash_report(self):
