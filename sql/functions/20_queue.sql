@@ -128,12 +128,14 @@ BEGIN
 END $fn$;
 
 -- enqueue_many: an array of objects with the names of enqueue's parameters. Gives the number of runs newly enqueued. They are due
--- in the array's order, and inserted in the order of run_id, so that two calls with the same ids cannot deadlock.
+-- in the array's order (a microsecond apart: the clock shows two of them the same time now and then), and inserted in the order of
+-- run_id, so that two calls with the same ids cannot deadlock.
 CREATE OR REPLACE FUNCTION umavez.enqueue_many(runs jsonb) RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 #variable_conflict use_column
 DECLARE
+  v_now constant timestamptz := clock_timestamp();
   v_bad jsonb; v_new uuid[]; v_named record; v_count bigint; v_due boolean;
 BEGIN
   SELECT e INTO v_bad FROM jsonb_array_elements(enqueue_many.runs) e
@@ -148,9 +150,10 @@ BEGIN
 
   WITH wanted AS MATERIALIZED (
     SELECT coalesce(w.run_id, gen_random_uuid()) AS run_id, w.task, w.tenant_id, coalesce(w.args, '{}') AS args, w.queue,
-           coalesce(w.priority, 2) AS priority, coalesce(w.run_at, clock_timestamp()) AS run_at, w.traceparent
-      FROM jsonb_to_recordset(enqueue_many.runs) AS w(task text, args jsonb, tenant_id bigint, run_id uuid, run_at timestamptz,
-                                                      queue text, priority integer, traceparent text)
+           coalesce(w.priority, 2) AS priority, coalesce(w.run_at, v_now + w.place * interval '1 microsecond') AS run_at, w.traceparent
+      FROM ROWS FROM (jsonb_to_recordset(enqueue_many.runs) AS (task text, args jsonb, tenant_id bigint, run_id uuid,
+                        run_at timestamptz, queue text, priority integer, traceparent text))
+           WITH ORDINALITY AS w(task, args, tenant_id, run_id, run_at, queue, priority, traceparent, place)
   ), made AS (
     INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
     SELECT w.run_id, w.task, w.tenant_id, w.args, coalesce(w.queue, t.queue, 'default'), w.priority, w.run_at, w.traceparent

@@ -134,6 +134,7 @@ def test_enqueue_many_refuses_what_it_does_not_know(sql, bad):
 
 def test_enqueue_many_keeps_the_arrays_order(sql):
     assert sql.enqueue_many(json.dumps([{"task": "t.a", "args": {"n": n}} for n in range(500)])) == 500
+    assert sql.val("SELECT count(DISTINCT run_at) FROM umavez.runs") == 500
     assert [json.loads(r.args)["n"] for r in sql.take(500)] == list(range(500))
     assert sql.enqueue_many("[]") == 0
 
