@@ -232,6 +232,8 @@ M.fields = {
     doc = "the queue its runs go to, unless enqueue says otherwise" },
   { name = "concurrency", type = "number", check = integer(1, 10000),
     doc = "runs of this task at once in one worker. Default: as many as there are connections" },
+  { name = "batch", type = "number", default = 50, check = integer(1, 64),
+    doc = "runs that may share one transaction when many wait, each under a savepoint of its own; 1: each has its own" },
   { name = "history", type = "boolean", default = true, check = boolean,
     doc = "false: a completed run leaves no row in umavez.finished_runs" },
   { name = "handler", type = "file name", check = file,
@@ -608,6 +610,7 @@ function M.register(found)
       retry_cap_ms = task.retry.cap,
       concurrency = task.concurrency or 0,
       history = task.history,
+      batch = task.batch,
       has_prepare = task.prepare ~= nil,
       http = flat_http(task.http),
     })

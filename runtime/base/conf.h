@@ -38,7 +38,7 @@
   X(LIST, queues, "", none, NULL, "queues to work on; empty: default and all that the manifests name") \
   X(INT, pool_size, "16", (1, 1000), NULL, \
     "PostgreSQL connections of a process, and so the runs in their transactions at one time") \
-  X(INT, prefetch, "50", (1, 10000), NULL, "runs taken from the queue in one go, and held, beyond those at work") \
+  X(INT, prefetch, "500", (1, 10000), NULL, "runs taken from the queue in one go, and held, beyond those at work") \
   X(BOOL, prepare, "true", none, NULL, "use prepared statements; false behind a pooler that cannot keep them") \
   X(DURATION, poll_interval, "1s", (10, 3600000), NULL, \
     "how often an idle worker asks the queue without a notification") \

@@ -25,6 +25,9 @@
   X(RUNS_REAPED, runs_reaped, "Expired leases put back into the queue") \
   X(HANDLERS_STARTED, handlers_started, "Handlers started") \
   X(HANDLER_TIMEOUTS, handler_timeouts, "Handlers stopped by their timeout") \
+  X(BATCHES, batches, "Transactions that several runs shared") \
+  X(BATCHED_RUNS, batched_runs, "Runs settled in a shared transaction") \
+  X(BATCH_ALONE, batch_alone, "Runs taken out of a shared transaction to be done alone") \
   X(SERIALIZATION_RETRIES, serialization_retries, "Attempts repeated at once after 40001 or 40P01") \
   X(LEASES_RENEWED, leases_renewed, "Leases renewed") \
   X(POLLS, polls, "Questions for work put to the queue") \

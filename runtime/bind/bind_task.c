@@ -122,6 +122,7 @@ int bind_task_add(lua_State *L) {
   given.retry_cap_ms = get_integer(L, "retry_cap_ms");
   given.concurrency = (int)get_integer(L, "concurrency");
   given.history = get_boolean(L, "history");
+  given.batch = (int)get_integer(L, "batch");
   given.has_prepare = get_boolean(L, "has_prepare");
 
   struct task *t = task_new(name);
@@ -137,6 +138,7 @@ int bind_task_add(lua_State *L) {
   t->retry_cap_ms = given.retry_cap_ms;
   t->concurrency = given.concurrency;
   t->history = given.history;
+  t->batch = given.batch;
   t->has_prepare = given.has_prepare;
   set_key(L, t);
   t->http = take_http(L);

@@ -7,46 +7,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-
-/* ---- parameters: everything travels as text ---- */
-
-#define PARAMS_MAX 13
-
-struct params {
-  const char *value[PARAMS_MAX];
-  int n;
-  char number[PARAMS_MAX][24];
-  char bytes[2][2 * DIGEST_BYTES + 3];
-  int nbytes;
-};
-
-static void add_text(struct params *p, const char *s) {
-  p->value[p->n++] = s;
-}
-
-static void add_int(struct params *p, int64_t v) {
-  snprintf(p->number[p->n], sizeof p->number[0], "%" PRId64, v);
-  p->value[p->n] = p->number[p->n];
-  p->n++;
-}
-
-static void add_bool(struct params *p, bool v) {
-  add_text(p, v ? "t" : "f");
-}
-
-static void add_digest(struct params *p, const char *hex) {
-  char *out = p->bytes[p->nbytes++];
-
-  snprintf(out, sizeof p->bytes[0], "\\x%s", hex);
-  add_text(p, out);
-}
-
-static void add_tenant(struct params *p, const struct run *r) {
-  if (r->has_tenant)
-    add_int(p, r->tenant_id);
-  else
-    add_text(p, NULL);
-}
+#include "core/ledger_internal.h"
 
 /* ---- collecting answers ---- */
 
@@ -135,15 +96,6 @@ static void send(struct pgconn *conn, const char *sql, struct params *p, void (*
   pgconn_query(conn, &q);
 }
 
-/* Frees session-level advisory locks, and looks for what is rare and dearer to undo than a new connection: objects in
- * pg_temp, LISTEN, held cursors. */
-#define LEFT_OVER                                                                                             \
-  "SELECT pg_catalog.pg_advisory_unlock_all(), "                                                              \
-  "pg_catalog.pg_my_temp_schema() <> 0 AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = " \
-  "pg_catalog.pg_my_temp_schema()) "                                                                          \
-  "OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) "                                               \
-  "OR EXISTS (SELECT FROM pg_catalog.pg_cursor() c WHERE c.is_holdable)"
-
 /* COMMIT, and what functions may have left in the session: settings, role, session-level advisory locks, … */
 static void send_commit(struct pgconn *conn, struct ledger_call *call) {
   send(conn, "COMMIT", NULL, on_commit, call);
@@ -214,19 +166,19 @@ void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done) 
   struct ledger_call *call = call_new(r, used_up ? 4 : 3, done);
   struct params p = {.n = 0}, id = {.n = 0};
 
-  add_tenant(&p, r);
-  add_digest(&p, r->key_hex);
-  add_digest(&p, r->fingerprint_hex);
-  add_int(&p, r->task->lease_ms);
-  add_int(&p, idle_ms);
+  params_tenant(&p, r);
+  params_digest(&p, r->key_hex);
+  params_digest(&p, r->fingerprint_hex);
+  params_int(&p, r->task->lease_ms);
+  params_int(&p, idle_ms);
   send(r->conn, "BEGIN", NULL, on_plain, call);
-  if (hold) add_text(&p, r->run_id);
+  if (hold) params_text(&p, r->run_id);
   send(r->conn,
        hold ? CLAIM_COLUMNS ", CASE WHEN verdict = 'claimed' THEN umavez.hold_run($6::uuid) END" CLAIM_FROM
             : CLAIM_COLUMNS CLAIM_FROM,
        &p, on_claim, call);
   if (used_up) {
-    add_text(&id, r->run_id);
+    params_text(&id, r->run_id);
     send(r->conn, "SELECT code, message, failure FROM umavez.last_failure($1::uuid)", &id, on_last_failure, call);
   }
   send(r->conn, "SAVEPOINT umavez_run", NULL, on_plain, call);
@@ -251,23 +203,23 @@ static int64_t age_ms(const struct run *r) {
 
 /* The first six parameters of what settles a request. */
 static void add_request(struct params *p, const struct run *r) {
-  add_text(p, r->run_id);
-  add_text(p, r->task_name);
-  add_tenant(p, r);
-  add_digest(p, r->key_hex);
-  add_int(p, r->ledger_id);
-  add_int(p, r->attempt);
+  params_text(p, r->run_id);
+  params_text(p, r->task_name);
+  params_tenant(p, r);
+  params_digest(p, r->key_hex);
+  params_int(p, r->ledger_id);
+  params_int(p, r->attempt);
 }
 
 static void send_complete_request(struct run *r, struct ledger_call *call) {
   struct params p = {.n = 0};
 
   add_request(&p, r);
-  add_text(&p, r->outcome);
-  add_int(&p, r->task->retention_ms);
-  add_bool(&p, r->task->history && !r->no_history);
-  add_int(&p, age_ms(r));
-  add_text(&p, r->traceparent);
+  params_text(&p, r->outcome);
+  params_int(&p, r->task->retention_ms);
+  params_bool(&p, r->task->history && !r->no_history);
+  params_int(&p, age_ms(r));
+  params_text(&p, r->traceparent);
   send(r->conn,
        "SELECT outcome, remaining_ms FROM umavez.complete_request($1::uuid, $2, $3::bigint, $4::bytea, $5::bigint, "
        "$6::int, $7::jsonb, $8::bigint, $9::boolean, $10::bigint, $11)",
@@ -278,13 +230,13 @@ static void send_fail_request(struct run *r, struct ledger_call *call) {
   struct params p = {.n = 0};
 
   add_request(&p, r);
-  add_bool(&p, r->permanent);
-  add_text(&p, r->outcome);
-  add_text(&p, r->failure);
-  add_text(&p, r->args);
-  add_int(&p, r->task->retention_ms);
-  add_int(&p, age_ms(r));
-  add_text(&p, r->traceparent);
+  params_bool(&p, r->permanent);
+  params_text(&p, r->outcome);
+  params_text(&p, r->failure);
+  params_text(&p, r->args);
+  params_int(&p, r->task->retention_ms);
+  params_int(&p, age_ms(r));
+  params_text(&p, r->traceparent);
   send(
       r->conn,
       "SELECT outcome, remaining_ms FROM umavez.fail_request($1::uuid, $2, $3::bigint, $4::bytea, $5::bigint, $6::int, "
@@ -295,14 +247,14 @@ static void send_fail_request(struct run *r, struct ledger_call *call) {
 static void send_complete_run(struct run *r, struct ledger_call *call) {
   struct params p = {.n = 0};
 
-  add_text(&p, r->run_id);
-  add_tenant(&p, r);
-  add_digest(&p, r->key_hex);
-  add_int(&p, r->ledger_id);
-  add_int(&p, r->attempt);
-  add_text(&p, r->outcome);
-  add_int(&p, r->task->retention_ms);
-  add_bool(&p, r->task->history);
+  params_text(&p, r->run_id);
+  params_tenant(&p, r);
+  params_digest(&p, r->key_hex);
+  params_int(&p, r->ledger_id);
+  params_int(&p, r->attempt);
+  params_text(&p, r->outcome);
+  params_int(&p, r->task->retention_ms);
+  params_bool(&p, r->task->history);
   send(r->conn,
        "SELECT outcome, remaining_ms FROM umavez.complete_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "
        "$6::jsonb, "
@@ -322,30 +274,11 @@ void ledger_complete(struct run *r, ledger_done *done) {
   FAILPOINT(COMMIT_SENT, r->task_name, pgconn_fd(r->conn));
 }
 
-/* The last six parameters of fail_run and fail_lost_run. */
-static void add_failure(struct params *p, const struct run *r) {
-  add_bool(p, r->permanent);
-  add_text(p, r->outcome);
-  add_text(p, r->failure);
-  add_int(p, r->task->retention_ms);
-  add_int(p, r->delay_ms);
-  add_bool(p, r->task->history);
-}
-
 static void send_fail_run(struct run *r, struct ledger_call *call) {
   struct params p = {.n = 0};
 
-  add_text(&p, r->run_id);
-  add_tenant(&p, r);
-  add_digest(&p, r->key_hex);
-  add_int(&p, r->ledger_id);
-  add_int(&p, r->attempt);
-  add_failure(&p, r);
-  send(r->conn,
-       "SELECT outcome, remaining_ms FROM umavez.fail_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "
-       "$6::boolean, $7::jsonb, "
-       "$8::jsonb, $9::bigint, $10::bigint, $11::boolean)",
-       &p, on_settled, call);
+  params_fail_run(&p, r);
+  send(r->conn, FAIL_RUN, &p, on_settled, call);
 }
 
 void ledger_fail(struct run *r, ledger_done *done) {
@@ -435,11 +368,11 @@ static void on_ack(void *arg, struct pgresult *result) {
 bool ledger_ack(struct control *c, struct run *r, ledger_done *done) {
   struct params p = {.n = 0};
 
-  add_text(&p, r->run_id);
-  add_tenant(&p, r);
-  add_digest(&p, r->key_hex);
-  add_digest(&p, r->fingerprint_hex);
-  add_bool(&p, r->task->history);
+  params_text(&p, r->run_id);
+  params_tenant(&p, r);
+  params_digest(&p, r->key_hex);
+  params_digest(&p, r->fingerprint_hex);
+  params_bool(&p, r->task->history);
   bool sent = send_control(
       c, r,
       "SELECT status, outcome, remaining_ms, id, attempt FROM umavez.ack_replay($1::uuid, $2::bigint, $3::bytea, "
@@ -462,12 +395,12 @@ static void on_fail_lost(void *arg, struct pgresult *result) {
 bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, ledger_done *done) {
   struct params p = {.n = 0};
 
-  add_text(&p, worker_id);
-  add_text(&p, r->run_id);
-  add_tenant(&p, r);
-  add_digest(&p, r->key_hex);
-  add_digest(&p, r->fingerprint_hex);
-  add_failure(&p, r);
+  params_text(&p, worker_id);
+  params_text(&p, r->run_id);
+  params_tenant(&p, r);
+  params_digest(&p, r->key_hex);
+  params_digest(&p, r->fingerprint_hex);
+  params_failure(&p, r);
   bool sent = send_control(
       c, r,
       "SELECT umavez.fail_lost_run($1::uuid, $2::uuid, $3::bigint, $4::bytea, $5::bytea, $6::boolean, $7::jsonb, "
@@ -497,11 +430,11 @@ static void on_resolve(void *arg, struct pgresult *result) {
 bool ledger_resolve(struct control *c, struct run *r, ledger_done *done) {
   struct params p = {.n = 0};
 
-  add_text(&p, r->request ? NULL : r->run_id);
-  add_tenant(&p, r);
-  add_digest(&p, r->key_hex);
-  add_int(&p, r->ledger_id);
-  add_int(&p, r->attempt);
+  params_text(&p, r->request ? NULL : r->run_id);
+  params_tenant(&p, r);
+  params_digest(&p, r->key_hex);
+  params_int(&p, r->ledger_id);
+  params_int(&p, r->attempt);
   return send_control(
       c, r,
       "SELECT verdict, status, outcome, remaining_ms FROM umavez.resolve_commit($1::uuid, $2::bigint, $3::bytea, "
@@ -512,13 +445,13 @@ bool ledger_resolve(struct control *c, struct run *r, ledger_done *done) {
 bool ledger_end(struct control *c, struct run *r, ledger_done *done) {
   struct params p = {.n = 0};
 
-  add_text(&p, r->run_id);
-  add_text(&p, r->outcome);
-  add_text(&p, r->failure);
+  params_text(&p, r->run_id);
+  params_text(&p, r->outcome);
+  params_text(&p, r->failure);
   if (r->key_hex[0])
-    add_digest(&p, r->key_hex);
+    params_digest(&p, r->key_hex);
   else
-    add_text(&p, NULL);
+    params_text(&p, NULL);
   return send_control(c, r,
                       "SELECT umavez.end_run($1::uuid, 'failed_permanent', $2::jsonb, $3::jsonb, $4::bytea, NULL)", &p,
                       on_plain, done);
@@ -539,15 +472,15 @@ static void on_put_off(void *arg, struct pgresult *result) {
 bool ledger_put_off(struct control *c, struct run *r, int max, ledger_done *done) {
   struct params p = {.n = 0};
 
-  add_text(&p, r->run_id);
-  add_text(&p, r->failure);
-  add_int(&p, max);
+  params_text(&p, r->run_id);
+  params_text(&p, r->failure);
+  params_int(&p, max);
   return send_control(c, r, "SELECT umavez.put_off_run($1::uuid, $2::jsonb, $3::int)", &p, on_put_off, done);
 }
 
 bool ledger_cancel(struct control *c, struct run *r, int pid, ledger_done *done) {
   struct params p = {.n = 0};
 
-  add_int(&p, pid);
+  params_int(&p, pid);
   return send_control(c, r, "SELECT pg_catalog.pg_cancel_backend($1::int)", &p, on_plain, done);
 }

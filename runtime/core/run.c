@@ -41,13 +41,14 @@ struct run *run_new(const char *run_id, const char *task_name, const char *args,
   r->args = xmemdup(args, args_len + 1);
   r->args_len = args_len;
   list_init(&r->node);
+  list_init(&r->member);
   loop_timer_init(&r->timer, on_timer, r);
   loop_task_init(&r->due, NULL, r);
   return r;
 }
 
 void run_free(struct run *r) {
-  if (r->conn || r->call || r->pending || r->handler_data)
+  if (r->conn || r->call || r->pending || r->handler_data || r->batch || list_linked(&r->member))
     bug("run %s is freed in state %s with something still held", r->run_id, run_state_name(r->state));
   list_remove(&r->node);
   run_timer_stop(r);

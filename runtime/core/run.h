@@ -28,8 +28,10 @@
   X(RUN_PREPARE, "prepare", "the task's prepare step runs, before any transaction")             \
   X(RUN_POOL, "pool", "waits for a connection")                                                 \
   X(RUN_CLAIM, "claim", "BEGIN, claim and SAVEPOINT are under way")                             \
+  X(RUN_TURN, "turn", "claimed with others in one transaction: waits for its turn")             \
   X(RUN_HANDLER, "handler", "the handler runs inside its transaction")                          \
   X(RUN_STOPPING, "stopping", "the handler was dropped; its last statement is being cancelled") \
+  X(RUN_JOINED, "joined", "its turn is over: waits for the others of its transaction")           \
   X(RUN_COMPLETE, "complete", "completion, removal from the queue and COMMIT are under way")    \
   X(RUN_FAIL, "fail", "rollback to the savepoint, failure record and COMMIT are under way")     \
   X(RUN_LOST, "lost", "the transaction is gone: the failure is recorded in a second one")       \
@@ -53,11 +55,22 @@
   X(RUN_POOL, RUN_CLAIM, "a connection was lent")                                               \
   X(RUN_POOL, RUN_DONE, "PostgreSQL is away, or drain: given back")                             \
   X(RUN_CLAIM, RUN_HANDLER, "claimed, new or taken over")                                       \
-  X(RUN_CLAIM, RUN_POOL, "serialization failure: claimed again at once")                        \
+  X(RUN_CLAIM, RUN_POOL, "serialization failure: claimed again at once; or the batch was refused: alone") \
+  X(RUN_CLAIM, RUN_TURN, "claimed with others; or left aside, until they are done")             \
   X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost")                          \
   X(RUN_CLAIM, RUN_ACK, "settled, same request: REPLAY")                                        \
   X(RUN_CLAIM, RUN_END, "key reused with another request: CONFLICT")                            \
   X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; a request is answered, or only looked") \
+  X(RUN_TURN, RUN_HANDLER, "its turn has come")                                                 \
+  X(RUN_TURN, RUN_POOL, "its transaction has ended without it: alone")                          \
+  X(RUN_TURN, RUN_DONE, "drain: given back")                                                    \
+  X(RUN_HANDLER, RUN_JOINED, "its turn is over")                                                \
+  X(RUN_STOPPING, RUN_JOINED, "its turn is over: cancelled, and undone")                        \
+  X(RUN_STOPPING, RUN_POOL, "taken out of its transaction, which was lost: alone")              \
+  X(RUN_JOINED, RUN_COMPLETE, "settled with the others")                                        \
+  X(RUN_JOINED, RUN_FAIL, "its failure is recorded with the others' outcomes")                  \
+  X(RUN_JOINED, RUN_POOL, "taken out, or its transaction did not commit: alone")                \
+  X(RUN_JOINED, RUN_DONE, "drain: given back")                                                  \
   X(RUN_HANDLER, RUN_COMPLETE, "returned a storable outcome")                                   \
   X(RUN_HANDLER, RUN_FAIL, "failed, or raised an error")                                        \
   X(RUN_HANDLER, RUN_STOPPING, "timed out, drain ended or connection lost, with a statement under way") \
@@ -73,6 +86,7 @@
   X(RUN_COMPLETE, RUN_LOST, "COMMIT was refused")                                               \
   X(RUN_COMPLETE, RUN_UNKNOWN, "the connection was lost with COMMIT under way")                 \
   X(RUN_FAIL, RUN_DONE, "recorded; or stale")                                                   \
+  X(RUN_FAIL, RUN_POOL, "its transaction did not commit: alone")                                \
   X(RUN_FAIL, RUN_LOST, "the record was refused, or the connection was lost before COMMIT")     \
   X(RUN_FAIL, RUN_UNKNOWN, "the connection was lost with COMMIT under way")                     \
   X(RUN_LOST, RUN_DONE, "recorded, or left to the lease; a request leaves no record")           \
@@ -87,6 +101,7 @@ enum run_state { RUN_STATES(RUN_STATE_ENUM) RUN_STATE_COUNT };
 #undef RUN_STATE_ENUM
 
 struct runner;
+struct batch;
 struct handler_ops;
 
 enum run_end {
@@ -146,6 +161,11 @@ struct run {
   struct pgwait wait;  /* in POOL */
   int64_t ledger_id;
   int backend_pid;         /* of the server process that has the transaction: behind a pooler it is not the connection's */
+  struct batch *batch;     /* shares a transaction with others, or NULL */
+  struct list member;      /* in the batch, or among those that form one */
+  bool alone;              /* in this delivery, no batch any more */
+  bool leaving;            /* its handler was stopped so that it is done alone */
+  int64_t handler_us;      /* when the claim was sent; then, when the handler was started */
   int again;               /* immediate repeats after 40001/40P01 */
   int pending;             /* handler statements under way */
   bool draining;           /* drain ended: give back instead of recording */

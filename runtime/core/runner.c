@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -37,10 +38,22 @@ void runner_set_patience(struct runner *rn, int64_t ms) {
   rn->patience_ms = ms;
 }
 
-static int64_t idle_ms(const struct run *r) {
+int64_t runner_now_us(void) {
+  struct timespec t;
+
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* How long PostgreSQL lets the transaction be idle, before it takes the worker for dead. */
+int64_t runner_idle_ms(const struct run *r) {
   int64_t patience = r->runner->patience_ms ? r->task->timeout_ms + r->runner->patience_ms : 0;
 
   return patience > r->task->lease_ms ? patience : r->task->lease_ms;
+}
+
+void runner_learn_trip(struct runner *rn, int64_t us) {
+  rn->trip_us = rn->trip_us ? (7 * rn->trip_us + us) / 8 : us;
 }
 
 /* ---- delivery → gate ---- */
@@ -148,9 +161,7 @@ void runner_prepared(struct run *r) {
 
 static void on_claimed(struct run *r, struct ledger_call *call);
 
-static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
-  struct run *r = arg;
-
+void runner_connected(struct run *r, struct pgconn *conn, const struct err *e) {
   if (!conn) {
     log_kv(LOG_DEBUG_, "no_connection", "run_id", r->run_id, "error", e ? e->message : "", NULL);
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
@@ -158,11 +169,20 @@ static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
   }
   r->conn = conn;
   run_set_state(r, RUN_CLAIM);
-  ledger_claim(r, !r->request && control_snapshots(r->runner->control), idle_ms(r), on_claimed);
+  r->handler_us = runner_now_us();
+  ledger_claim(r, !r->request && control_snapshots(r->runner->control), runner_idle_ms(r), on_claimed);
+}
+
+static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
+  runner_connected(arg, conn, e);
 }
 
 void runner_to_pool(struct run *r) {
   run_set_state(r, RUN_POOL);
+  if (batch_wants(r)) {
+    batch_join(r);
+    return;
+  }
   pgwait_init(&r->wait, on_connection, r);
   pgpool_acquire(r->runner->pool, &r->wait);
 }
@@ -219,8 +239,6 @@ static void drop_transaction(struct run *r) {
   ledger_rollback_later(r->runner->pool, conn);
 }
 
-static void start_handler(struct run *r);
-
 /* Only here, with the key claimed: a run whose key is held or settled is answered by that, whatever its limits. */
 static void end_used_up(struct run *r, struct ledger_call *call) {
   bool crashed = r->crashes > 0 && call->failure_code &&
@@ -255,6 +273,7 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
     claim_failed(r, call);
     return;
   }
+  runner_learn_trip(r->runner, runner_now_us() - r->handler_us);
   switch (call->claim) {
     case CLAIM_CLAIMED:
       if (r->look_only) {
@@ -269,7 +288,7 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
       if (run_used_up(r) && !r->draining)
         end_used_up(r, call);
       else
-        start_handler(r);
+        runner_start_handler(r);
       return;
     case CLAIM_REPLAY:
       drop_transaction(r);
@@ -298,6 +317,10 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
 /* ---- handler ---- */
 
 static void after_stop(struct run *r) {
+  if (r->batch) {
+    batch_stopped(r);
+    return;
+  }
   if (r->draining)
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
   else
@@ -319,6 +342,10 @@ static void on_cancelled(struct run *r, struct ledger_call *call) {
 static void close_connection(struct run *r) {
   struct pgconn *conn = r->conn;
 
+  if (r->batch) {
+    batch_discard(r);
+    return;
+  }
   r->conn = NULL;
   pgpool_discard(r->runner->pool, conn);
 }
@@ -332,7 +359,7 @@ static void on_cancel_deadline(void *arg) {
 }
 
 /* Drops the handler's coroutine; what it was waiting for is cancelled on the server. */
-static void stop_handler(struct run *r) {
+void runner_stop_handler(struct run *r) {
   run_timer_stop(r);
   r->deadline_ms = 0;
   runner_ops(r)->drop(r);
@@ -355,10 +382,10 @@ static void on_timeout(void *arg) {
            (long long)r->task->timeout_ms);
   stats_inc(STAT_HANDLER_TIMEOUTS);
   runner_set_failure(r, "timeout", message, NULL);
-  stop_handler(r);
+  runner_stop_handler(r);
 }
 
-static void start_handler(struct run *r) {
+void runner_start_handler(struct run *r) {
   if (r->draining) {
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
     return;
@@ -366,6 +393,7 @@ static void start_handler(struct run *r) {
   run_set_state(r, RUN_HANDLER);
   r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
   run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
+  r->handler_us = runner_now_us();
   stats_inc(STAT_HANDLERS_STARTED);
   runner_ops(r)->effect(r);
 }
@@ -383,7 +411,7 @@ static void on_connection_gone(void *arg) {
 }
 
 void runner_look(struct runner *rn, struct run *r) {
-  if (r->state == RUN_HANDLER && r->pending == 0 && pgconn_state(r->conn) == PGCONN_CLOSED)
+  if (r->state == RUN_HANDLER && !r->batch && r->pending == 0 && pgconn_state(r->conn) == PGCONN_CLOSED)
     run_timer_start(r, rn->loop, 0, on_connection_gone);
 }
 
@@ -397,6 +425,11 @@ void runner_handler_done(struct run *r, struct verdict *v) {
     return;
   }
   if (r->state != RUN_HANDLER) bug("run %s had a verdict in state %s", r->run_id, run_state_name(r->state));
+  if (r->batch) {
+    batch_handler_done(r, v);
+    return;
+  }
+  batch_learn(r, runner_now_us() - r->handler_us);
   if (v->kind == VERDICT_RETURNED)
     runner_complete(r, v);
   else if (v->kind == VERDICT_ERROR && runner_is_again(&v->err) && runner_again(r, &v->err)) {
@@ -456,7 +489,10 @@ void runner_give_back(struct runner *rn, struct run *r) {
     r->runner = rn;
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
   } else if (r->state == RUN_POOL) {
-    pgpool_cancel_wait(rn->pool, &r->wait);
+    if (list_linked(&r->member))
+      batch_leave(r);
+    else
+      pgpool_cancel_wait(rn->pool, &r->wait);
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
   }
 }
@@ -474,7 +510,11 @@ void runner_stop(struct runner *rn, struct run *r) {
       runner_back(r, GIVE_BACK_UNTOUCHED, 0);
       return;
     case RUN_HANDLER:
-      stop_handler(r);
+      runner_stop_handler(r);
+      return;
+    case RUN_TURN:
+    case RUN_JOINED:
+      batch_hurry(r);
       return;
     default:
       return; /* what is being settled, acked or asked goes on: it is short, and the answer matters */

@@ -4,6 +4,7 @@
 #ifndef UMAVEZ_CORE_RUNNER_INTERNAL_H
 #define UMAVEZ_CORE_RUNNER_INTERNAL_H
 
+#include "core/batch.h"
 #include "core/control.h"
 #include "core/gate.h"
 #include "core/ledger.h"
@@ -29,6 +30,7 @@ struct runner {
   struct runner_hooks hooks;
   const char *worker_id; /* uuid text; keeps */
   int64_t patience_ms;   /* runner_set_patience; 0: none */
+  int64_t trip_us;       /* how long PostgreSQL takes to answer a claim, smoothed */
 };
 
 static inline const struct handler_ops *runner_ops(const struct run *r) {
@@ -40,8 +42,17 @@ static inline const struct handler_ops *runner_ops(const struct run *r) {
 int runner_digests(struct runner *rn, struct run *r, struct err *e) MUST_CHECK;
 
 /* ---- runner.c ---- */
+int64_t runner_now_us(void); /* CLOCK_MONOTONIC, now */
+int64_t runner_idle_ms(const struct run *r);
+void runner_learn_trip(struct runner *rn, int64_t us);
 /* Waits for a connection, then claims. Legal from GATE, PREPARE, ACK. */
 void runner_to_pool(struct run *r);
+/* A connection was lent (takes conn), or the pool ends (NULL). Legal from POOL. */
+void runner_connected(struct run *r, struct pgconn *conn, const struct err *e);
+/* Claimed, alone or with others: its handler's turn. */
+void runner_start_handler(struct run *r);
+/* Drops the handler; its statement is cancelled on the server. Then batch_stopped, or the failure that was set. */
+void runner_stop_handler(struct run *r);
 /* Rolls back and does the whole run again at once. False: too often, it counts as an attempt now. */
 bool runner_again(struct run *r, const struct err *e);
 /* 40001, 40P01; or a pooler's server session without our prepared statements (nothing was executed). */
@@ -58,6 +69,11 @@ void runner_failed_by(struct run *r, struct verdict *v);
 /* The same without a transaction: records in a second one. */
 void runner_lost(struct run *r);
 void runner_ack(struct run *r);
+/* COMMIT was answered: what it had settled was r's completion (failure). */
+void runner_completed(struct run *r, const char *outcome, int64_t remaining_ms);
+void runner_recorded(struct run *r, const char *outcome, int64_t remaining_ms);
+/* The answer to COMMIT was lost. */
+void runner_unknown(struct run *r);
 /* Ends for good without the ledger: code and message become the outcome. Legal from TAKEN and CLAIM. */
 void runner_end(struct run *r, const char *code, const char *message);
 void runner_put_off(struct run *r, const char *code, const char *message);

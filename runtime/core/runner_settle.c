@@ -195,23 +195,25 @@ void runner_lost(struct run *r) {
   record_lost(r);
 }
 
-static void to_unknown(struct run *r);
+void runner_recorded(struct run *r, const char *outcome, int64_t remaining_ms) {
+  if (r->permanent)
+    gate_settle(r->runner->gate, r, true, r->ledger_id, r->attempt, outcome, remaining_ms);
+  else
+    wait_for_retry(r);
+  stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
+  log_failure(r, r->permanent ? "run_failed" : "run_retried");
+  runner_answer(r, outcome, strlen(outcome), remaining_ms);
+  runner_finish(r, r->permanent ? END_FAILED : END_RETRY, "run_ended");
+}
 
 static void on_failed(struct run *r, struct ledger_call *call) {
   if (call->committed) {
     give_connection_back(r, !call->lost && !call->dirty);
-    if (r->permanent)
-      gate_settle(r->runner->gate, r, true, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
-    else
-      wait_for_retry(r);
-    stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
-    log_failure(r, r->permanent ? "run_failed" : "run_retried");
-    runner_answer(r, call->outcome, strlen(call->outcome), call->remaining_ms);
-    runner_finish(r, r->permanent ? END_FAILED : END_RETRY, "run_ended");
+    runner_recorded(r, call->outcome, call->remaining_ms);
     return;
   }
   if (call->lost && !call->refused) {
-    to_unknown(r);
+    runner_unknown(r);
     return;
   }
   if (is_stale(&call->err)) {
@@ -291,18 +293,22 @@ static void completion_refused(struct run *r, const struct err *e) {
   runner_fail(r);
 }
 
+void runner_completed(struct run *r, const char *outcome, int64_t remaining_ms) {
+  gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, outcome, remaining_ms);
+  stats_inc(STAT_RUNS_COMPLETED);
+  if (r->request) runner_answer(r, outcome, strlen(outcome), remaining_ms);
+  runner_finish(r, END_COMPLETED, "run_completed");
+}
+
 static void on_completed(struct run *r, struct ledger_call *call) {
   const struct err *e = &call->err;
 
   if (call->committed) {
     FAILPOINT(COMMIT_ANSWERED, r->task_name, pgconn_fd(r->conn));
     give_connection_back(r, !call->lost && !call->dirty);
-    gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
-    stats_inc(STAT_RUNS_COMPLETED);
-    if (r->request) runner_answer(r, call->outcome, strlen(call->outcome), call->remaining_ms);
-    runner_finish(r, END_COMPLETED, "run_completed");
+    runner_completed(r, call->outcome, call->remaining_ms);
   } else if (call->lost && !call->refused) {
-    to_unknown(r);
+    runner_unknown(r);
   } else if (is_stale(e)) {
     finish_stale(r, e);
   } else if (trouble_is(e)) {
@@ -378,7 +384,7 @@ static void resolve(void *arg) {
   if (!ledger_resolve(r->runner->control, r, on_resolved)) resolve_later(r);
 }
 
-static void to_unknown(struct run *r) {
+void runner_unknown(struct run *r) {
   give_connection_back(r, false);
   run_set_state(r, RUN_UNKNOWN);
   stats_inc(STAT_RUNS_UNKNOWN);

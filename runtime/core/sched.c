@@ -4,6 +4,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "core/batch.h"
 #include "core/gate.h"
 #include "core/ledger.h"
 
@@ -109,10 +110,11 @@ static void measure_rate(struct sched *s) {
 
 /* As many as there are connections, and beyond them what will be started within PREFETCH_MS. A take has a price of its
  * own, some twenty times a run's share of it: so the runs held ahead are filled up when half of them are gone, not one
- * by one. held: those that take up places. */
-static int wanted(const struct sched *s, int held) {
+ * by one. held: those that take up places. shared: as many as batches are made of. */
+static int wanted(const struct sched *s, int held, int shared) {
   int ahead = (int)(s->rate * PREFETCH_MS / 1000.0);
 
+  if (ahead < shared) ahead = shared;
   if (ahead > s->options.prefetch) ahead = s->options.prefetch;
   return held <= s->options.pool_size + ahead / 2 ? s->options.pool_size + ahead - held : 0;
 }
@@ -120,6 +122,7 @@ static int wanted(const struct sched *s, int held) {
 struct full {
   const char *name[SKIP_MAX];
   int n;
+  int shared;
 };
 
 static bool is_full(const struct task *t) {
@@ -130,6 +133,7 @@ static void collect_full(void *arg, struct task *t) {
   struct full *f = arg;
 
   if (is_full(t) && f->n < SKIP_MAX) f->name[f->n++] = t->name;
+  if (batch_ahead(t) > f->shared) f->shared = batch_ahead(t);
 }
 
 static void ask_source(struct sched *s) {
@@ -139,7 +143,7 @@ static void ask_source(struct sched *s) {
   if (s->taking && !s->draining && s->options.queue) {
     task_each(collect_full, &f);
     /* What is still in the ready list waits for its own task (skipped until then): others need not wait with it. */
-    want = wanted(s, s->nstarted + (f.n < SKIP_MAX ? 0 : s->nready));
+    want = wanted(s, s->nstarted + (f.n < SKIP_MAX ? 0 : s->nready), f.shared);
   }
   source_want(s->source, want > 0 ? want : 0, f.name, f.n);
 }

@@ -20,6 +20,8 @@ struct task *task_new(const char *name) {
   t->retry_base_ms = 1000;
   t->retry_cap_ms = 600000;
   t->history = true;
+  t->batch = 50;
+  t->share = 1;
   return t;
 }
 

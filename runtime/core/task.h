@@ -17,6 +17,10 @@
 #include "base/err.h"
 #include "base/list.h"
 
+#define TASK_BATCH_MAX 64 /* as many subtransactions as a PostgreSQL backend shows without a look at the disk */
+
+struct forming;
+
 enum task_owner { TASK_OWNER_TENANT, TASK_OWNER_PLATFORM };
 
 /* Where the idempotency key comes from. */
@@ -62,7 +66,12 @@ struct task {
   int concurrency;  /* runs of this task at once in one worker; 0: no limit of its own */
   bool history;     /* false: a completed run leaves no finished_runs row */
   bool has_prepare; /* has a step before the transaction */
+  int batch;        /* runs that may share a transaction, at most; 1: none */
   struct task_http *http;      /* NULL: no door. The task owns it */
+  int share;               /* core/batch: how many runs share a transaction now */
+  int64_t turn_us;         /* core/batch: how long a run's turn in a shared transaction takes, smoothed */
+  int64_t share_from_ms;   /* core/batch: until then (loop time) none do */
+  struct forming *forming; /* core/batch: its runs that wait for a connection, or NULL */
   int running;      /* runs that sched has started and not yet ended */
 };
 

@@ -284,6 +284,104 @@ BEGIN
   END IF;
 END $fn$ $f$,
 
+-- ---- many runs in one transaction (core/batch) ----
+-- Runs of one task, so of one kind of owner: p_tenants holds none but tenants, or nothing but NULLs (the platform's).
+
+-- begin_runs: claims each key that no row and no other transaction stands in the way of; gives the claims' ids in the order of
+-- p_keys, all with attempt 1. NULL: not claimed here, whatever the reason; a claim alone (begin_run) finds out. READ COMMITTED
+-- only.
+$f$
+CREATE OR REPLACE FUNCTION umavez.begin_runs(p_tenants bigint[], p_keys bytea[], p_fingerprints bytea[], p_lease_ms bigint)
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+AS $fn$
+#variable_conflict use_column
+DECLARE
+  p_tenant constant bigint := p_tenants[1];
+  v_free boolean[]; v_ids bigint[];
+BEGIN
+  {both}
+  v_free := ARRAY(SELECT pg_try_advisory_xact_lock({key_lock}) FROM unnest(p_tenants, p_keys) AS w(p_tenant, p_key));
+  WITH wanted AS MATERIALIZED (
+    SELECT w.* FROM unnest(p_tenants, p_keys, p_fingerprints, v_free) WITH ORDINALITY AS w(tenant_id, key, fingerprint, free, nr)
+  ), made AS (
+    INSERT INTO {ledger} AS k ({column} idempotency_key, request_fingerprint, expires_at)
+    SELECT {wanted} w.key, w.fingerprint, clock_timestamp() + p_lease_ms * interval '1 millisecond'
+      FROM wanted w WHERE w.free
+    ON CONFLICT ({column} idempotency_key) DO NOTHING
+    RETURNING {made} k.idempotency_key, k.id
+  )
+  SELECT array_agg(m.id ORDER BY w.nr) INTO v_ids
+    FROM wanted w LEFT JOIN made m ON m.idempotency_key = w.key AND m.tenant_id IS NOT DISTINCT FROM w.tenant_id;
+  {/both}
+  RETURN v_ids;
+END $fn$ $f$,
+
+-- forget_runs: takes claims of begin_runs back, as if they had never been made.
+$f$
+CREATE OR REPLACE FUNCTION umavez.forget_runs(p_tenants bigint[], p_ids bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $fn$
+DECLARE
+  p_tenant constant bigint := p_tenants[1];
+  v_count bigint;
+BEGIN
+  {both}
+  DELETE FROM {ledger} k WHERE k.id = ANY (p_ids) AND k.attempt = 1 AND k.status = 'processing';
+  {/both}
+  GET DIAGNOSTICS v_count = ROW_COUNT;
+  IF v_count <> cardinality(p_ids) THEN
+    RAISE EXCEPTION 'stale verdict: % of % claims are not held any more', cardinality(p_ids) - v_count, cardinality(p_ids)
+      USING ERRCODE = 'UV001';
+  END IF;
+END $fn$ $f$,
+
+-- complete_runs: complete_run for claims of begin_runs, all or none. Gives the outcomes as the ledger has them, in order.
+$f$
+CREATE OR REPLACE FUNCTION umavez.complete_runs(
+  p_runs uuid[], p_tenants bigint[], p_keys bytea[], p_ids bigint[], p_outcomes jsonb[], p_retention_ms bigint, p_history boolean)
+RETURNS SETOF text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan AS $fn$
+DECLARE
+  p_tenant constant bigint := p_tenants[1];
+  v_count bigint;
+BEGIN
+  {both}
+  UPDATE {ledger} k
+     SET status = 'completed', outcome = coalesce(w.outcome, '{}'), updated_at = clock_timestamp(),
+         expires_at = clock_timestamp() + p_retention_ms * interval '1 millisecond'
+    FROM unnest(p_ids, p_outcomes) AS w(id, outcome)
+   WHERE k.id = w.id AND k.attempt = 1 AND k.status = 'processing';
+  {/both}
+  GET DIAGNOSTICS v_count = ROW_COUNT;
+  IF v_count <> cardinality(p_ids) THEN
+    RAISE EXCEPTION 'stale verdict: % of % claims are not held any more', cardinality(p_ids) - v_count, cardinality(p_ids)
+      USING ERRCODE = 'UV001';
+  END IF;
+  WITH gone AS (
+    DELETE FROM umavez.runs r
+     USING unnest(p_runs, p_keys, p_outcomes) AS w(run_id, key, outcome)
+     WHERE r.run_id = w.run_id
+    RETURNING r.run_id, r.task, r.tenant_id, r.queue, r.priority, r.deliveries, r.enqueued_at, r.worker_id, r.traceparent,
+              w.key, w.outcome
+  ), kept AS (
+    INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, deliveries, attempt,
+                                      idempotency_key, enqueued_at, finished_at, worker_id, traceparent)
+    SELECT g.run_id, g.task, g.tenant_id, g.queue, g.priority, 'completed', false, coalesce(g.outcome, '{}'), g.deliveries, 1,
+           g.key, g.enqueued_at, clock_timestamp(), g.worker_id, g.traceparent
+      FROM gone g
+     WHERE p_history
+  )
+  SELECT count(*) INTO v_count FROM gone;
+  IF v_count <> cardinality(p_runs) THEN
+    RAISE EXCEPTION '% of % runs are gone', cardinality(p_runs) - v_count, cardinality(p_runs) USING ERRCODE = 'UV002';
+  END IF;
+  RETURN QUERY SELECT coalesce(w.outcome, '{}')::text FROM unnest(p_outcomes) WITH ORDINALITY AS w(outcome, nr) ORDER BY w.nr;
+END $fn$ $f$,
+
 -- ack_replay: ends a run whose key is settled. The statement that removes the run finds the settled outcome itself and stores the
 -- ledger's, so that a wrong word (of the gate) cannot end a run: no row, nothing changed. Run already gone: the row all the same.
 -- In a transaction of its own, whose commit waits for no flush: if a crash of the server undoes it, the run is there again and is
@@ -490,11 +588,11 @@ END $fn$ $f$
   tenants constant text[] := ARRAY[
     'ledger', 'umavez.idempotency_keys', 'name', 'idempotency_keys', 'of_owner', 'k.tenant_id = p_tenant AND',
     'owned', 'k.tenant_id + 0 = p_tenant AND',
-    'column', 'tenant_id,', 'value', 'p_tenant,', 'count', 'tenant_keys',
+    'column', 'tenant_id,', 'value', 'p_tenant,', 'count', 'tenant_keys', 'wanted', 'w.tenant_id,', 'made', 'k.tenant_id,',
     'key_lock', $$hashtextextended(encode(p_key, 'hex'), p_tenant)$$];
   platform constant text[] := ARRAY[
     'ledger', 'umavez.platform_idempotency_keys', 'name', 'platform_idempotency_keys', 'of_owner', '', 'owned', '',
-    'column', '', 'value', '', 'count', 'platform_keys',
+    'column', '', 'value', '', 'count', 'platform_keys', 'wanted', '', 'made', 'NULL::bigint AS tenant_id,',
     'key_lock', $$hashtextextended('platform:' || encode(p_key, 'hex'), 0)$$];
 
   template text; part text; tenants_part text; platform_part text; source text; n integer; kind text;

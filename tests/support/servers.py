@@ -288,7 +288,7 @@ def migrate(database):
 def clean_environment():
     """Our environment without what would configure umavez or libpq behind a test's back."""
     return {k: v for k, v in os.environ.items()
-            if not k.startswith(("PG", "UMAVEZ_")) and k not in ("DATABASE_URL", "VALKEY_URL")}
+            if (k == "UMAVEZ_TEST_SHARE" or not k.startswith(("PG", "UMAVEZ_"))) and k not in ("DATABASE_URL", "VALKEY_URL")}
 
 
 # --- PgBouncer -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,304 @@
+#include "core/ledger_batch.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "core/ledger_internal.h"
+
+/* ---- arrays as PostgreSQL reads them ---- */
+
+static void begin_array(struct buf *b) {
+  buf_init(b);
+  buf_putc(b, '{');
+}
+
+static void next_item(struct buf *b) {
+  if (b->len > 1) buf_putc(b, ',');
+}
+
+static const char *end_array(struct buf *b) {
+  buf_putc(b, '}');
+  return buf_cstr(b);
+}
+
+static void add_quoted(struct buf *b, const char *s) {
+  buf_putc(b, '"');
+  for (; *s; s++) {
+    if (*s == '"' || *s == '\\') buf_putc(b, '\\');
+    buf_putc(b, *s);
+  }
+  buf_putc(b, '"');
+}
+
+enum column { RUN_IDS, TENANTS, KEYS, FINGERPRINTS, LEDGER_IDS, OUTCOMES, COLUMNS };
+
+static void add_item(struct buf *b, enum column what, const struct run *r) {
+  next_item(b);
+  switch (what) {
+    case RUN_IDS:
+      buf_puts(b, r->run_id);
+      return;
+    case TENANTS:
+      if (r->has_tenant)
+        buf_printf(b, "%" PRId64, r->tenant_id);
+      else
+        buf_puts(b, "NULL");
+      return;
+    case KEYS:
+      buf_printf(b, "\"\\\\x%s\"", r->key_hex);
+      return;
+    case FINGERPRINTS:
+      buf_printf(b, "\"\\\\x%s\"", r->fingerprint_hex);
+      return;
+    case LEDGER_IDS:
+      buf_printf(b, "%" PRId64, r->ledger_id);
+      return;
+    case OUTCOMES:
+      add_quoted(b, r->outcome);
+      return;
+    case COLUMNS:
+      break;
+  }
+  bug("there is no column %d", what);
+}
+
+/* Adds an array of the runs' values as the next parameter; b keeps its text. */
+static void add_array(struct params *p, struct buf *b, enum column what, struct run *const *runs, int n) {
+  begin_array(b);
+  for (int i = 0; i < n; i++) add_item(b, what, runs[i]);
+  params_text(p, end_array(b));
+}
+
+/* ---- answers ---- */
+
+static void note_error(struct ledger_group *g, const struct err *e) {
+  if (strcmp(e->code, "skipped") == 0) return;
+  if (strcmp(e->code, "connection_lost") == 0)
+    g->lost = true;
+  else
+    g->refused = true;
+  if (!err_is_set(&g->err)) g->err = *e;
+}
+
+static void answered(struct ledger_group *g, struct pgresult *result) {
+  pgresult_free(result);
+  if (--g->left == 0 && g->done) g->done(g->arg, g);
+}
+
+static void on_plain(void *arg, struct pgresult *result) {
+  struct ledger_group *g = arg;
+
+  if (!pgresult_ok(result)) note_error(g, pgresult_err(result));
+  answered(g, result);
+}
+
+static void send(struct pgconn *c, struct ledger_group *g, const char *sql, const struct params *p,
+                 void (*done)(void *, struct pgresult *), void *arg) {
+  struct pgquery q = {.sql = sql, .nparams = p ? p->n : 0, .values = p ? p->value : NULL, .done = done, .arg = arg};
+
+  g->left++;
+  pgconn_query(c, &q);
+}
+
+/* An answer that belongs to certain runs. */
+struct answer {
+  struct ledger_group *group;
+  int n;
+  struct run *runs[];
+};
+
+static struct answer *answer_new(struct ledger_group *g, struct run *const *runs, int n) {
+  struct answer *a = xmalloc(sizeof *a + (size_t)n * sizeof(struct run *));
+
+  a->group = g;
+  a->n = n;
+  memcpy(a->runs, runs, (size_t)n * sizeof(struct run *));
+  return a;
+}
+
+/* ---- begin ---- */
+
+/* "{17,NULL,18}" */
+static void on_begun(void *arg, struct pgresult *result) {
+  struct answer *a = arg;
+  struct ledger_group *g = a->group;
+
+  if (!pgresult_ok(result)) {
+    note_error(g, pgresult_err(result));
+  } else {
+    const char *s = pgresult_value(result, 0, 0);
+    for (int i = 0; i < a->n; i++) {
+      if (*s != '{' && *s != ',') bug("umavez.begin_runs gave %s for %d runs", pgresult_value(result, 0, 0), a->n);
+      s++;
+      a->runs[i]->ledger_id = *s == 'N' ? 0 : strtoll(s, NULL, 10);
+      a->runs[i]->attempt = *s == 'N' ? 0 : 1;
+      s += strcspn(s, ",}");
+    }
+  }
+  free(a);
+  answered(g, result);
+}
+
+void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n) {
+  struct params p = {.n = 0};
+  struct buf arrays[3];
+
+  add_array(&p, &arrays[0], TENANTS, runs, n);
+  add_array(&p, &arrays[1], KEYS, runs, n);
+  add_array(&p, &arrays[2], FINGERPRINTS, runs, n);
+  params_int(&p, runs[0]->task->lease_ms);
+  send(c, g, "BEGIN", NULL, on_plain, g);
+  send(c, g, "SELECT umavez.begin_runs($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint)", &p, on_begun,
+       answer_new(g, runs, n));
+  pgconn_sync(c);
+  for (int i = 0; i < 3; i++) buf_fini(&arrays[i]);
+}
+
+/* ---- turns ---- */
+
+#define SAVEPOINT_NAME "umavez_run"
+
+/* What a function of the run before has left would be seen by this one: RESET ALL, RESET ROLE. They undo the settings of
+ * the transaction, too, which are made anew; as begin_run makes them (client_connection_check_interval came with 14). */
+void ledger_batch_turn(struct pgconn *c, struct ledger_group *g, const struct run *r, int64_t idle_ms,
+                       bool first) {
+  struct params p = {.n = 0};
+
+  if (!first) {
+    send(c, g, "RESET ALL", NULL, on_plain, g);
+    send(c, g, "RESET ROLE", NULL, on_plain, g);
+  }
+  send(c, g, "SAVEPOINT " SAVEPOINT_NAME, NULL, on_plain, g);
+  if (r->has_tenant)
+    params_int(&p, r->tenant_id);
+  else
+    params_text(&p, "");
+  params_int(&p, idle_ms);
+  send(c, g,
+       pgconn_server_version(c) >= 140000
+           ? "SELECT pg_catalog.set_config('umavez.tenant_id', $1, true), "
+             "pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true), "
+             "pg_catalog.set_config('client_connection_check_interval', '500ms', true)"
+           : "SELECT pg_catalog.set_config('umavez.tenant_id', $1, true), "
+             "pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true)",
+       &p, on_plain, g);
+}
+
+void ledger_batch_keep(struct pgconn *c, struct ledger_group *g) {
+  send(c, g, "RELEASE SAVEPOINT " SAVEPOINT_NAME, NULL, on_plain, g);
+}
+
+void ledger_batch_undo(struct pgconn *c, struct ledger_group *g) {
+  send(c, g, "ROLLBACK TO SAVEPOINT " SAVEPOINT_NAME, NULL, on_plain, g);
+  send(c, g, "RELEASE SAVEPOINT " SAVEPOINT_NAME, NULL, on_plain, g);
+}
+
+/* ---- settlement ---- */
+
+static void take_outcome(struct run *r, struct pgresult *result, int row) {
+  free(r->outcome);
+  r->outcome = xstrdup(pgresult_value(result, row, 0));
+}
+
+static void on_completed(void *arg, struct pgresult *result) {
+  struct answer *a = arg;
+  struct ledger_group *g = a->group;
+
+  if (!pgresult_ok(result)) {
+    note_error(g, pgresult_err(result));
+  } else {
+    if (pgresult_rows(result) != a->n)
+      bug("umavez.complete_runs gave %d outcomes for %d runs", pgresult_rows(result), a->n);
+    for (int i = 0; i < a->n; i++) take_outcome(a->runs[i], result, i);
+  }
+  free(a);
+  answered(g, result);
+}
+
+static void on_failed(void *arg, struct pgresult *result) {
+  struct answer *a = arg;
+  struct ledger_group *g = a->group;
+
+  if (!pgresult_ok(result))
+    note_error(g, pgresult_err(result));
+  else
+    take_outcome(a->runs[0], result, 0);
+  free(a);
+  answered(g, result);
+}
+
+/* A COMMIT of an aborted transaction is answered by the tag ROLLBACK, without an error. */
+static void on_commit(void *arg, struct pgresult *result) {
+  struct ledger_group *g = arg;
+
+  if (!pgresult_ok(result)) {
+    note_error(g, pgresult_err(result));
+  } else if (strcmp(pgresult_tag(result), "COMMIT") == 0) {
+    g->committed = true;
+  } else {
+    g->refused = true;
+    if (!err_is_set(&g->err))
+      err_set(&g->err, ERR_SQL, "sql", "COMMIT was answered by %s", pgresult_tag(result));
+  }
+  answered(g, result);
+}
+
+static void on_reset(void *arg, struct pgresult *result) {
+  struct ledger_group *g = arg;
+
+  if (!pgresult_ok(result)) g->dirty = true;
+  answered(g, result);
+}
+
+static void on_left_over(void *arg, struct pgresult *result) {
+  struct ledger_group *g = arg;
+
+  if (!pgresult_ok(result) || strcmp(pgresult_value(result, 0, 1), "t") == 0) g->dirty = true;
+  answered(g, result);
+}
+
+static void send_completed(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n) {
+  struct params p = {.n = 0};
+  struct buf arrays[5];
+
+  add_array(&p, &arrays[0], RUN_IDS, runs, n);
+  add_array(&p, &arrays[1], TENANTS, runs, n);
+  add_array(&p, &arrays[2], KEYS, runs, n);
+  add_array(&p, &arrays[3], LEDGER_IDS, runs, n);
+  add_array(&p, &arrays[4], OUTCOMES, runs, n);
+  params_int(&p, runs[0]->task->retention_ms);
+  params_bool(&p, runs[0]->task->history);
+  send(c, g,
+       "SELECT * FROM umavez.complete_runs($1::uuid[], $2::bigint[], $3::bytea[], $4::bigint[], $5::jsonb[], $6::bigint, "
+       "$7::boolean)",
+       &p, on_completed, answer_new(g, runs, n));
+  for (int i = 0; i < 5; i++) buf_fini(&arrays[i]);
+}
+
+static void send_forgotten(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n) {
+  struct params p = {.n = 0};
+  struct buf arrays[2];
+
+  add_array(&p, &arrays[0], TENANTS, runs, n);
+  add_array(&p, &arrays[1], LEDGER_IDS, runs, n);
+  send(c, g, "SELECT umavez.forget_runs($1::bigint[], $2::bigint[])", &p, on_plain, g);
+  for (int i = 0; i < 2; i++) buf_fini(&arrays[i]);
+}
+
+void ledger_batch_settle(struct pgconn *c, struct ledger_group *g, const struct ledger_settlement *s) {
+  if (s->nforgotten) send_forgotten(c, g, s->forgotten, s->nforgotten);
+  for (int i = 0; i < s->nfailed; i++) {
+    struct params p = {.n = 0};
+    params_fail_run(&p, s->failed[i]);
+    send(c, g, FAIL_RUN, &p, on_failed, answer_new(g, &s->failed[i], 1));
+  }
+  if (s->ncompleted) send_completed(c, g, s->completed, s->ncompleted);
+  send(c, g, "COMMIT", NULL, on_commit, g);
+  send(c, g, "RESET ALL", NULL, on_reset, g);
+  send(c, g, "RESET ROLE", NULL, on_reset, g);
+  send(c, g, LEFT_OVER, NULL, on_left_over, g);
+  pgconn_sync(c);
+}

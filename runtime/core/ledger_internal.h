@@ -1,0 +1,42 @@
+/* ledger_internal: what ledger.c (one run) and ledger_batch.c (many) share: parameters and texts of statements. Nobody
+ * else includes it. */
+#ifndef UMAVEZ_CORE_LEDGER_INTERNAL_H
+#define UMAVEZ_CORE_LEDGER_INTERNAL_H
+
+#include "core/run.h"
+
+/* Everything travels as text. Borrows the strings that are added. */
+#define PARAMS_MAX 13
+
+struct params {
+  const char *value[PARAMS_MAX];
+  int n;
+  char number[PARAMS_MAX][24];
+  char bytes[2][2 * DIGEST_BYTES + 3];
+  int nbytes;
+};
+
+void params_text(struct params *p, const char *s); /* NULL: NULL */
+void params_int(struct params *p, int64_t v);
+void params_bool(struct params *p, bool v);
+void params_digest(struct params *p, const char *hex);
+void params_tenant(struct params *p, const struct run *r);
+
+/* fail_run for r->outcome, failure, permanent, delay_ms: its text and its parameters. */
+#define FAIL_RUN                                                                                                  \
+  "SELECT outcome, remaining_ms FROM umavez.fail_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "      \
+  "$6::boolean, $7::jsonb, $8::jsonb, $9::bigint, $10::bigint, $11::boolean)"
+void params_fail_run(struct params *p, const struct run *r);
+/* The last six of them, which fail_lost_run has too. */
+void params_failure(struct params *p, const struct run *r);
+
+/* Frees session-level advisory locks, and looks for what is rare and dearer to undo than a new connection: objects in
+ * pg_temp, LISTEN, held cursors. */
+#define LEFT_OVER                                                                                             \
+  "SELECT pg_catalog.pg_advisory_unlock_all(), "                                                              \
+  "pg_catalog.pg_my_temp_schema() <> 0 AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = " \
+  "pg_catalog.pg_my_temp_schema()) "                                                                          \
+  "OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) "                                               \
+  "OR EXISTS (SELECT FROM pg_catalog.pg_cursor() c WHERE c.is_holdable)"
+
+#endif
