@@ -268,7 +268,6 @@ M.fields = {
   } },
   { name = "schedule", later = true },
   { name = "args", later = true },
-  { name = "batch", later = true },
 }
 
 -- Keys of any type, in an order that is always the same.

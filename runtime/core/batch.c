@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/stats.h"
 #include "core/ledger_batch.h"
@@ -312,6 +313,7 @@ static void on_settled(void *arg, struct ledger_group *g) {
     scatter(b);
     return;
   }
+  if (g->committed) FAILPOINT(COMMIT_ANSWERED, b->forming->task->name, pgconn_fd(b->conn));
   free_connection(b, g->committed && !g->lost && !g->dirty);
   while ((r = list_first(&b->kept, struct run, member)) != NULL) {
     dismiss(r);
@@ -540,6 +542,7 @@ static void on_begun(void *arg, struct ledger_group *g) {
     list_remove(&r->member);
     list_push_back(&b->out, &r->member);
   }
+  FAILPOINT(CLAIM_ANSWERED, b->forming->task->name, pgconn_fd(b->conn));
   runner_learn_trip(b->rn, runner_now_us() - b->begun_us);
   b->begun_us = runner_now_us();
   loop_defer(b->rn->loop, &b->step);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "core/ledger_internal.h"
 
@@ -294,11 +295,16 @@ void ledger_batch_settle(struct pgconn *c, struct ledger_group *g, const struct 
     struct params p = {.n = 0};
     params_fail_run(&p, s->failed[i]);
     send(c, g, FAIL_RUN, &p, on_failed, answer_new(g, &s->failed[i], 1));
+    FAILPOINT(FAILURE_SENT, s->failed[i]->task_name, pgconn_fd(c));
   }
-  if (s->ncompleted) send_completed(c, g, s->completed, s->ncompleted);
+  if (s->ncompleted) {
+    send_completed(c, g, s->completed, s->ncompleted);
+    FAILPOINT(COMPLETION_SENT, s->completed[0]->task_name, pgconn_fd(c));
+  }
   send(c, g, "COMMIT", NULL, on_commit, g);
   send(c, g, "RESET ALL", NULL, on_reset, g);
   send(c, g, "RESET ROLE", NULL, on_reset, g);
   send(c, g, LEFT_OVER, NULL, on_left_over, g);
   pgconn_sync(c);
+  if (s->ncompleted) FAILPOINT(COMMIT_SENT, s->completed[0]->task_name, pgconn_fd(c));
 }

@@ -110,7 +110,7 @@ describe("manifests", function()
     assert.same({ "retry.max_attempt", "max_attempts" }, { f.field, f.nearest })
     f = fault_of("return { tasks = { a = {} } }")
     assert.same({ "owner", "is missing" }, { f.field, f.message })
-    for _, reserved in ipairs { "schedule", "args", "batch" } do
+    for _, reserved in ipairs { "schedule", "args" } do
       f = fault_of(('return { tasks = { a = { owner = "tenant", %s = {} } } }'):format(reserved))
       assert.matches("comes with a later version", tostring(f))
     end
