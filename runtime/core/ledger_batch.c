@@ -136,6 +136,7 @@ static void on_begun(void *arg, struct pgresult *result) {
       s++;
       a->runs[i]->ledger_id = *s == 'N' ? 0 : strtoll(s, NULL, 10);
       a->runs[i]->attempt = *s == 'N' ? 0 : 1;
+      a->runs[i]->backend_pid = atoi(pgresult_value(result, 0, 1));
       s += strcspn(s, ",}");
     }
   }
@@ -152,7 +153,7 @@ void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *co
   add_array(&p, &arrays[2], FINGERPRINTS, runs, n);
   params_int(&p, runs[0]->task->lease_ms);
   send(c, g, "BEGIN", NULL, on_plain, g);
-  send(c, g, "SELECT umavez.begin_runs($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint)", &p, on_begun,
+  send(c, g, "SELECT umavez.begin_runs($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint), pg_catalog.pg_backend_pid()", &p, on_begun,
        answer_new(g, runs, n));
   pgconn_sync(c);
   for (int i = 0; i < 3; i++) buf_fini(&arrays[i]);

@@ -406,12 +406,14 @@ static void on_connection_gone(void *arg) {
   runner_set_failure(r, "sql", "the connection was lost while the handler waited for something else", "08006");
   if (r->pending > 0)
     run_set_state(r, RUN_STOPPING); /* it has sent a statement meanwhile, whose answer (that it is lost) is on its way */
+  else if (r->batch)
+    batch_stopped(r);
   else
     runner_lost(r);
 }
 
 void runner_look(struct runner *rn, struct run *r) {
-  if (r->state == RUN_HANDLER && !r->batch && r->pending == 0 && pgconn_state(r->conn) == PGCONN_CLOSED)
+  if (r->state == RUN_HANDLER && r->pending == 0 && pgconn_state(r->conn) == PGCONN_CLOSED)
     run_timer_start(r, rn->loop, 0, on_connection_gone);
 }
 

@@ -354,7 +354,7 @@ BEGIN
      SET status = 'completed', outcome = coalesce(w.outcome, '{}'), updated_at = clock_timestamp(),
          expires_at = clock_timestamp() + p_retention_ms * interval '1 millisecond'
     FROM unnest(p_ids, p_outcomes) AS w(id, outcome)
-   WHERE k.id = w.id AND k.attempt = 1 AND k.status = 'processing';
+   WHERE k.id = ANY (ARRAY[w.id]) AND k.attempt = 1 AND k.status = 'processing';
   {/both}
   GET DIAGNOSTICS v_count = ROW_COUNT;
   IF v_count <> cardinality(p_ids) THEN
@@ -364,7 +364,7 @@ BEGIN
   WITH gone AS (
     DELETE FROM umavez.runs r
      USING unnest(p_runs, p_keys, p_outcomes) AS w(run_id, key, outcome)
-     WHERE r.run_id = w.run_id
+     WHERE r.run_id = ANY (ARRAY[w.run_id])
     RETURNING r.run_id, r.task, r.tenant_id, r.queue, r.priority, r.deliveries, r.enqueued_at, r.worker_id, r.traceparent,
               w.key, w.outcome
   ), kept AS (

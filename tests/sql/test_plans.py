@@ -69,6 +69,8 @@ def crowd(request, connect, sql):
 EACH = "FROM unnest(%(ids)s::uuid[]) i"
 CLAIM = EACH + ", LATERAL umavez.claim(%(tenant)s, sha256(uuid_send(i)), sha256('f'), 30000) b"
 BEGIN = EACH + ", LATERAL umavez.begin_run(%(tenant)s, sha256(uuid_send(i)), sha256('f'), 30000, 30000) b"
+KEYS = f"(SELECT array_agg(sha256(uuid_send(i))) {EACH})"
+MANY = f"umavez.begin_runs(array_fill(%(tenant)s::bigint, ARRAY[{CALLS}]), {KEYS}, array_fill(sha256('f'), ARRAY[{CALLS}]), 30000) b"
 SETTLE = ", LATERAL umavez.complete(%(tenant)s, b.id, b.attempt, '{}', 1000000) c"
 LATER = "CASE WHEN c.outcome IS NOT NULL THEN sha256('f') END"       # so that it is called after the one before
 
@@ -101,6 +103,10 @@ CALLED = {
                                       {CLAIM}, LATERAL umavez.fail(%(tenant)s, b.id, b.attempt, 'failed_retryable', '{{}}', 100000) c"""),
     "complete_run": ("held", f"""SELECT c.outcome {BEGIN}, LATERAL umavez.complete_run(
                                    i, %(tenant)s, sha256(uuid_send(i)), b.id, b.attempt, '{{}}', 1000000, true) c"""),
+    "begin_runs": ("held", f"SELECT b FROM {MANY}"),
+    "forget_runs": ("held", f"SELECT umavez.forget_runs(array_fill(%(tenant)s::bigint, ARRAY[{CALLS}]), b) FROM {MANY}"),
+    "complete_runs": ("held", f"""SELECT umavez.complete_runs(%(ids)s::uuid[], array_fill(%(tenant)s::bigint, ARRAY[{CALLS}]), {KEYS}, b,
+                                    array_fill('{{}}'::jsonb, ARRAY[{CALLS}]), 1000000, true) FROM {MANY}"""),
     "fail_run": ("held", f"""SELECT c.outcome {BEGIN}, LATERAL umavez.fail_run(
                                i, %(tenant)s, sha256(uuid_send(i)), b.id, b.attempt, false, '{{}}', '{{}}', 1000000, 1000, true) c"""),
     "fail_lost_run": ("held", f"""SELECT umavez.fail_lost_run(%(worker)s, i, %(tenant)s, sha256(uuid_send(i)), sha256('f'), true,
