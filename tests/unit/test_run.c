@@ -69,7 +69,9 @@ static void test_every_state_is_reached_and_left(void **state) {
 /* G2: the handler is entered from a claim only. */
 static void test_handler_is_entered_from_a_claim_only(void **state) {
   for (int s = 0; s < RUN_STATE_COUNT; s++)
-    assert_int_equal(run_move_reason(s, RUN_HANDLER) != NULL, s == RUN_CLAIM);
+    assert_int_equal(run_move_reason(s, RUN_HANDLER) != NULL, s == RUN_CLAIM || s == RUN_TURN);
+  for (int s = 0; s < RUN_STATE_COUNT; s++)
+    assert_int_equal(run_move_reason(s, RUN_TURN) != NULL, s == RUN_CLAIM);
 }
 
 static void test_illegal_move_aborts(void **state) {
