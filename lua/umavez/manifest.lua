@@ -233,7 +233,7 @@ M.fields = {
   { name = "concurrency", type = "number", check = integer(1, 10000),
     doc = "runs of this task at once in one worker. Default: as many as there are connections" },
   { name = "batch", type = "number", default = 50, check = integer(1, 64),
-    doc = "runs that may share one transaction when many wait, each under a savepoint of its own; 1: each has its own" },
+    doc = "runs that may share one transaction when many wait, each under a savepoint of its own; 1: none" },
   { name = "history", type = "boolean", default = true, check = boolean,
     doc = "false: a completed run leaves no row in umavez.finished_runs" },
   { name = "handler", type = "file name", check = file,
