@@ -154,16 +154,16 @@ class History:
         self.kills.append((when, worker_id, {row.run_id: when if supervised else row.until for row in held}))
 
     def noted(self):
-        """What handlers noted, in order: (start or alive, run_id, tenant or None, key, attempt, deliveries)."""
+        """What handlers noted, in order: (start or alive, the database's time or 0, run_id, tenant or None, key, attempt)."""
         found = []
         for line in self.starts.read_text().splitlines():
-            what, run_id, tenant, key, attempt, deliveries = line.split(" ")
-            found.append((what, run_id, None if tenant == "-" else int(tenant), key, int(attempt), int(deliveries)))
+            what, at, run_id, tenant, key, attempt = line.split(" ")
+            found.append((what, 0 if at == "-" else float(at), run_id, None if tenant == "-" else int(tenant), key, int(attempt)))
         return found
 
     def started(self):
         """run_ids of the handlers' starts."""
-        return [run_id for what, run_id, *_ in self.noted() if what == "start"]
+        return [run_id for what, _, run_id, *_ in self.noted() if what == "start"]
 
     def waited_for(self):
         """Seconds from the end of a dead worker's lease (or from the kill, whichever is later) to the next delivery, of each run that it held."""
@@ -240,15 +240,14 @@ class HistoryRules:
     def attempts(self):
         if not self.history:
             return []
-        problems, seen, last = [], {}, {}
-        for what, run_id, tenant, key, attempt, _ in self.history.noted():
+        problems, begun, last = [], {}, {}
+        for what, _, run_id, tenant, key, attempt in sorted(self.history.noted(), key=lambda note: (note[0] == "alive", note[1])):
             name = self.env.accepted.get(run_id, "door"), tenant, key
-            begun = seen.setdefault(name, set())
-            if what == "start":         # one that was lost before it could say that it is alive has used its attempt up, too
-                begun.add(attempt)
+            if what == "start":         # one that was lost before its transaction could answer has used its attempt up, too
+                begun.setdefault(name, set()).add(attempt)
                 continue
             before = last.get(name, 0)
-            gap = set(range(max(before, 1), attempt + 1)) - begun
+            gap = set(range(max(before, 1), attempt + 1)) - begun[name]
             if attempt < before or (gap and not self.history.fails_before_start):
                 problems.append(f"attempt {attempt} of {name} came behind attempt {before} (run {run_id})")
             last[name] = attempt

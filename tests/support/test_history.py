@@ -36,12 +36,13 @@ class World:
         self.answer("conflict", 3, 4, b"{}", 422, number=2)
         self.answer("lost", 5, 6, b"", 0)
         self.env.accepted[self.queued] = "t.effect"
+        self.clock = 1000
         self.start(self.request, 1)
         self.start(self.queued, 1, "k2")
         self.start(self.queued, 1, "k2")
         self.start(self.queued, 2, "k2", alive=False)        # lost at once
         self.start(self.queued, 3, "k2")
-        self.start(self.queued, 1, "k2", alive=False)        # a stopped worker goes on: its transaction is long dead
+        self.start(self.queued, 1, "k2", at=1000.5)          # a stopped worker goes on, and writes what it was told long ago
         self.saw("processing", 1)
         self.saw("completed", 1)
         self.history.kills.append((100.0, "dead", {self.queued: 101.0}))
@@ -59,9 +60,11 @@ class World:
     def answer(self, kind, begun, ended, body, status=200, *, number=1, replay=False, tenant=1):
         self.history.answers.append(Answer("t.effect", tenant, "k1", number, begun, ended, kind, status, body, replay))
 
-    def start(self, run_id, attempt, key="k1", *, alive=True):
+    def start(self, run_id, attempt, key="k1", *, alive=True, at=None):
+        self.clock += 1
+        lines = [f"start - {run_id} 1 {key} {attempt}"] + ([f"alive {at or self.clock} {run_id} 1 {key} {attempt}"] if alive else [])
         with self.history.starts.open("a") as file:
-            file.write(f"start {run_id} 1 {key} {attempt} 1\n" + (f"alive {run_id} 1 {key} {attempt} 1\n" if alive else ""))
+            file.write("\n".join(lines) + "\n")
 
     def saw(self, status, attempt, *, row=5, xmin="1"):
         seen = [] if status is None else [(1.0, 1, self.digest.hex(), row, status, attempt, json.dumps(self.outcome), xmin + status)]

@@ -1,5 +1,5 @@
--- The fault matrix' handler: two effects, and two lines in the file args.starts, where no rollback undoes them: `start` before anything,
--- `alive` when its transaction has answered (after a stop it may be long dead).
+-- The fault matrix' handler: two effects, and two lines in the file args.starts, where no rollback undoes them: `start` before anything, and
+-- `alive` with the database's time at which its transaction answered (a stopped worker may write that much later).
 --
 --   args: key, number (what tells a request from another one with its key), starts (file),
 --         wish ("fail": fails for good; "error": raises, twice; "slow": sleeps args.sleep, so that leases are renewed)
@@ -7,9 +7,9 @@
 -- The outcome says whose it is, so that an answer in the wrong hands is seen. failpoint is there in the build of `make failpoints` only.
 local failpoint = failpoint or function() end -- luacheck: ignore 113
 
-local function note(what, ctx, args)
+local function note(ctx, args, what, at)
   local file = assert(io.open(args.starts, "a"))
-  file:write(table.concat({ what, ctx.run_id, tostring(ctx.tenant_id or "-"), args.key, ctx.attempt, ctx.deliveries }, " ") .. "\n")
+  file:write(table.concat({ what, at, ctx.run_id, tostring(ctx.tenant_id or "-"), args.key, ctx.attempt }, " ") .. "\n")
   file:close()
 end
 
@@ -21,9 +21,8 @@ local function effect(ctx, args, part)
 end
 
 return function(ctx, args)
-  note("start", ctx, args)
-  ctx.sql:one("SELECT 1")
-  note("alive", ctx, args)
+  note(ctx, args, "start", "-")
+  note(ctx, args, "alive", ctx.sql:one("SELECT extract(epoch FROM clock_timestamp())::text AS now").now)
   failpoint("effect-before")
   effect(ctx, args, "")
   failpoint("effect-between")
