@@ -48,7 +48,7 @@ struct batch {
   struct run *current;
   struct ledger_group begin, turn, settle;
   int64_t begun_us; /* asked for its claims; then: got them */
-  int64_t turn_us;
+  int64_t turn_us, settled_us;
   bool closing; /* no turn begins any more */
   bool dead;    /* freed when the last answer has come */
   struct loop_task step, look;
@@ -304,6 +304,13 @@ static void log_undone(const struct batch *b, const struct err *e) {
          "code", e->code, "sqlstate", e->sqlstate, "why", e->message, NULL);
 }
 
+/* PostgreSQL counted the retention from a moment after the settlement was sent. */
+static int64_t retention_left_ms(const struct batch *b, const struct run *r) {
+  int64_t left_ms = r->task->retention_ms - (runner_now_us() - b->settled_us) / 1000 - 1;
+
+  return left_ms > 0 ? left_ms : 0;
+}
+
 static void on_settled(void *arg, struct ledger_group *g) {
   struct batch *b = arg;
   struct run *r;
@@ -318,14 +325,14 @@ static void on_settled(void *arg, struct ledger_group *g) {
   while ((r = list_first(&b->kept, struct run, member)) != NULL) {
     dismiss(r);
     if (g->committed)
-      runner_completed(r, r->outcome, r->task->retention_ms);
+      runner_completed(r, r->outcome, retention_left_ms(b, r));
     else
       runner_unknown(r);
   }
   while ((r = list_first(&b->failed, struct run, member)) != NULL) {
     dismiss(r);
     if (g->committed)
-      runner_recorded(r, r->outcome, r->task->retention_ms);
+      runner_recorded(r, r->outcome, retention_left_ms(b, r));
     else
       runner_unknown(r);
   }
@@ -370,6 +377,7 @@ static void settle(struct batch *b) {
   stats_inc(STAT_BATCHES);
   stats_add(STAT_BATCHED_RUNS, (uint64_t)(s.ncompleted + s.nfailed));
   adapt(b, runner_now_us() - b->begun_us);
+  b->settled_us = runner_now_us();
   ledger_batch_settle(b->conn, &b->settle, &s);
 }
 
@@ -589,6 +597,7 @@ static void batch_new(struct forming *f, struct pgconn *conn, int size) {
   for (int i = 0; i < n; i++) {
     run_set_state(chosen[i], RUN_CLAIM);
     chosen[i]->batch = b;
+    gate_bind(b->rn->gate, chosen[i]);
     list_push_back(&b->turns, &chosen[i]->member);
   }
   b->begun_us = runner_now_us();

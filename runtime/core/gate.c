@@ -103,6 +103,13 @@ void gate_set_identity(struct gate *g, const char *identity, const uint8_t *secr
   g->secret_len = secret_len;
 }
 
+void gate_bind(const struct gate *g, struct run *r) {
+  if (g->known)
+    memcpy(r->bound, g->dbid, sizeof r->bound);
+  else
+    r->bound[0] = 0;
+}
+
 static void owner_text(const struct run *r, char out[24]) {
   if (r->has_tenant)
     snprintf(out, 24, "t%" PRId64, r->tenant_id);
@@ -300,7 +307,7 @@ void gate_settle(struct gate *g, struct run *r, bool failed, int64_t ledger_id, 
   char px[24], order[40];
   int64_t ttl = remaining_ms < g->replay_cache_ms ? remaining_ms : g->replay_cache_ms;
 
-  if (!g->valkey || !g->known || ttl <= 0) {
+  if (!g->valkey || !g->known || strcmp(r->bound, g->dbid) != 0 || ttl <= 0) {
     gate_release(g, r); /* no copy can be made: at least the duplicates need not wait for our entry's end */
     return;
   }

@@ -52,6 +52,10 @@ void gate_free(struct gate *g);
  * unknown, the gate is not used. */
 void gate_set_identity(struct gate *g, const char *identity, const uint8_t *secret, size_t secret_len);
 
+/* Before PostgreSQL is asked for what gate_settle may have to copy: which database that will be of. By the time that the answer
+ * is there, the gate may know another one (a failover), which need not have it (G8). */
+void gate_bind(const struct gate *g, struct run *r);
+
 /* Asks for the run's key. Sets r->token. done comes once. The run must live until then. */
 void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, const struct gate_answer *a));
 
@@ -59,7 +63,7 @@ void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, con
 void gate_release(struct gate *g, struct run *r);
 void gate_renew(struct gate *g, struct run *r);
 
-/* Fire and forget: the copy after COMMIT. remaining_ms of the retention; id and attempt of the ledger row. */
+/* Fire and forget: the copy after COMMIT, if the database is still the one of gate_bind. remaining_ms of the retention; id and attempt of the ledger row. */
 void gate_settle(struct gate *g, struct run *r, bool failed, int64_t ledger_id, int attempt, const char *outcome,
                  int64_t remaining_ms);
 

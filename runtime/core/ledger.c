@@ -18,6 +18,7 @@ static struct ledger_call *call_new(struct run *r, int answers, ledger_done *don
   call->run = r;
   call->done = done;
   call->left = answers;
+  call->sent_ms = loop_now_ms(r->due_loop);
   r->call = call;
   return call;
 }
@@ -32,9 +33,17 @@ static void note_error(struct ledger_call *call, const struct err *e) {
   if (!err_is_set(&call->err)) call->err = *e;
 }
 
+/* PostgreSQL counted the retention from a moment after sent_ms: an answer to COMMIT can take longer than a retention. */
+static void count_waiting(struct ledger_call *call) {
+  int64_t waited_ms = loop_now_ms(call->run->due_loop) - call->sent_ms;
+
+  if (call->outcome) call->remaining_ms = call->remaining_ms > waited_ms ? call->remaining_ms - waited_ms : 0;
+}
+
 static void answered(struct ledger_call *call, struct pgresult *result) {
   pgresult_free(result);
   if (--call->left > 0) return;
+  count_waiting(call);
   call->run->call = NULL;
   call->done(call->run, call);
   free(call->outcome);

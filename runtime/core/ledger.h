@@ -24,6 +24,7 @@ struct ledger_call {
   struct run *run;
   void (*done)(struct run *r, struct ledger_call *call);
   int left; /* answers still to come */
+  int64_t sent_ms; /* loop time */
 
   struct err err;      /* the first error that counts; unset on success */
   bool lost;           /* the connection was lost before everything was answered */
@@ -40,7 +41,7 @@ struct ledger_call {
   int64_t ledger_id;
   int attempt;
   char *failure_code, *failure_message, *failure; /* claim: the run's last failure, if it is used up; or NULL */
-  int64_t remaining_ms; /* of the lease (busy) or of the retention (settled) */
+  int64_t remaining_ms; /* of the lease (busy) or of the retention (settled: what is left of it now, if not less) */
   char *outcome;        /* JSON text as the ledger holds it, or NULL */
 };
 

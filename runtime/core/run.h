@@ -155,6 +155,7 @@ struct run {
   char key_hex[2 * DIGEST_BYTES + 1], fingerprint_hex[2 * DIGEST_BYTES + 1];
 
   char token[33];       /* gate: hex; empty: no acquire was ever sent */
+  char bound[17];       /* gate: the database's identity before the outcome to be copied was settled; empty: unknown */
   bool gate_distrusted; /* an entry was read that could not be believed: our copy replaces it whatever it says */
 
   struct pgconn *conn; /* lent by the pool while in CLAIM…FAIL, else NULL */

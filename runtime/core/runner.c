@@ -169,6 +169,7 @@ void runner_connected(struct run *r, struct pgconn *conn, const struct err *e) {
   }
   r->conn = conn;
   run_set_state(r, RUN_CLAIM);
+  gate_bind(r->runner->gate, r);
   r->handler_us = runner_now_us();
   ledger_claim(r, !r->request && control_snapshots(r->runner->control), runner_idle_ms(r), on_claimed);
 }

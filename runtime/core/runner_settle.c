@@ -381,6 +381,7 @@ static void on_resolved(struct run *r, struct ledger_call *call) {
 static void resolve(void *arg) {
   struct run *r = arg;
 
+  gate_bind(r->runner->gate, r);
   if (!ledger_resolve(r->runner->control, r, on_resolved)) resolve_later(r);
 }
 
@@ -424,6 +425,7 @@ static void on_acked(struct run *r, struct ledger_call *call) {
 
 void runner_ack(struct run *r) {
   run_set_state(r, RUN_ACK);
+  gate_bind(r->runner->gate, r);
   if (!ledger_ack(r->runner->control, r, on_acked)) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
 }
 

@@ -452,7 +452,8 @@ END $fn$ $f$,
 
 -- resolve_commit: what became of a COMMIT whose answer was lost.
 --   in_progress  its transaction still holds the key's lock: ask again
---   committed    it, or a later delivery of the run, has settled: `status`, `outcome` as the ledger has them (NULL: purged since)
+--   committed    it, or a later delivery of the run, has settled: `status`, `outcome` as the claim's row has them; NULL where the
+--                key has another row now (purged since, or never committed): it may be another request's
 --   rolled_back  it has not; the run, if any, is still in the queue
 -- A run that is gone has ended, since only its end removes it. One that is still there has not been completed by this claim, even
 -- where the row shows (id, attempt) settled: then another delivery took the same attempt after ours was rolled back. Without a run
@@ -465,7 +466,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 #variable_conflict use_column
 DECLARE
-  v_live boolean; v_mine boolean;
+  v_live boolean; v_row boolean; v_mine boolean;
 BEGIN
   IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
     RAISE EXCEPTION 'umavez.resolve_commit() must be called in a READ COMMITTED transaction'
@@ -478,8 +479,8 @@ BEGIN
   END IF;
   v_live := p_run IS NOT NULL AND EXISTS (SELECT 1 FROM umavez.runs r WHERE r.run_id = p_run);
   SELECT k.status, k.outcome::text, greatest(0, ceil(extract(epoch FROM k.expires_at - clock_timestamp()) * 1000))::bigint,
-         k.id = p_id AND k.attempt = p_attempt
-    INTO status, outcome, remaining_ms, v_mine
+         k.id = p_id, k.id = p_id AND k.attempt = p_attempt
+    INTO status, outcome, remaining_ms, v_row, v_mine
     FROM {ledger} k
    WHERE {of_owner} k.idempotency_key = p_key AND k.status <> 'processing';
   {/both}
@@ -491,14 +492,15 @@ BEGIN
   ELSE
     verdict := CASE WHEN v_mine AND status = 'failed_retryable' THEN 'committed' ELSE 'rolled_back' END;
   END IF;
-  IF verdict = 'rolled_back' THEN
+  IF verdict = 'rolled_back' OR NOT coalesce(v_row, false) THEN
     status := NULL; outcome := NULL; remaining_ms := NULL;
   END IF;
 END $fn$ $f$,
 
 -- retry_run: an operator's second chance for a dead run: back into the queue with its deliveries at zero, and the ledger row from
 -- failed_permanent to failed_retryable in the same transaction, so that the next claim takes it over. A run that ended without
--- touching the ledger (key_reused, unknown_task, …: its attempt is NULL) leaves the key's row alone. A request of the HTTP door has
+-- touching the ledger (key_reused, unknown_task, …: its attempt is NULL) leaves the key's row alone, and so does one whose own row's
+-- retention has passed: a row that was made after the run had ended is another request's. A request of the HTTP door has
 -- no place in the queue: its client comes again. UV004: there is no such failed run.
 $f$
 CREATE OR REPLACE FUNCTION umavez.retry_run(p_run uuid) RETURNS void
@@ -524,7 +526,8 @@ BEGIN
     {both}
     UPDATE {ledger} k
        SET status = 'failed_retryable', updated_at = clock_timestamp()
-     WHERE {of_owner} k.idempotency_key = v_dead.idempotency_key AND k.status = 'failed_permanent';
+     WHERE {of_owner} k.idempotency_key = v_dead.idempotency_key AND k.status = 'failed_permanent'
+       AND k.created_at <= v_dead.finished_at;
     {/both}
   END IF;
   PERFORM umavez.wake();

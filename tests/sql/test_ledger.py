@@ -501,6 +501,18 @@ def test_resolve_commit_is_not_fooled_by_another_takeover_of_the_same_attempt(co
     assert sql.resolve_commit(run, owner, K, claim.id, 2).verdict == "rolled_back"
 
 
+def test_resolve_commit_tells_nothing_of_another_requests_row(connect, sql, owner, table):
+    """The claim is lost, the key goes to another request, and so the run ends by a conflict, all before it is asked."""
+    run, _ = running(sql, owner)
+    one = connect(autocommit=False)
+    claim = one.claim_key(owner)
+    one.rollback()
+    other = sql.claim(owner, K, G, HOUR)
+    sql.complete(owner, other.id, 1, '{"other": 1}', HOUR)
+    sql.end_run(run, "failed_permanent", '{"code": "key_reused"}', None, K, None)
+    assert tuple(sql.resolve_commit(run, owner, K, claim.id, 1)) == ("committed", None, None, None)
+
+
 def test_resolve_commit_of_a_recorded_failure_and_its_isolation(connect, sql, owner):
     run, _ = running(sql, owner)
     claim = sql.claim_key(owner)
@@ -540,6 +552,19 @@ def test_retry_run_leaves_a_ledger_row_that_is_not_its_failure(sql, owner, table
     run, _ = running(sql, owner)
     sql.end_run(run, "failed_permanent", '{"code": "%s"}' % ("key_reused" if case == "key_reused" else "error"), None,
                 None if case == "no key" else K, None)
+    sql.retry_run(run)
+    assert row(sql, table) == before
+
+
+def test_retry_run_does_not_reopen_a_later_requests_failure(sql, owner, table):
+    """The dead run's retention has passed, and the key has failed for another request since."""
+    run, _ = running(sql, owner)
+    claim = sql.claim_key(owner)
+    sql.fail_run(run, owner, K, claim.id, 1, True, '{"code": "error"}', None, HOUR, None, True)
+    expire(sql, table)
+    other = sql.claim(owner, K, G, HOUR)
+    sql.fail(owner, other.id, other.attempt, "failed_permanent", '{"code": "limit"}', HOUR)
+    before = row(sql, table)
     sql.retry_run(run)
     assert row(sql, table) == before
 

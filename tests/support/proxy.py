@@ -29,6 +29,7 @@ class _Link:
         self.out_buffer = {client: bytearray(), server: bytearray()}   # to be written
         self.protocol = None
         self.closing = False
+        self.held = False        # what the server says waits here, until release(); also when the server is gone
 
     def other(self, side):
         return self.server if side is self.client else self.client
@@ -80,6 +81,17 @@ class Proxy:
         """Lets what was held, and everything new, go on."""
         with self._lock:
             self.stalled = False
+        self._wake()
+
+    def release(self):
+        """Lets go what held connections were to hear; those whose server is gone meanwhile end with it."""
+        with self._lock:
+            for link in set(self.links.values()):
+                if link.held:
+                    link.held = False
+                    self._flush(link, link.client)
+                    if link.server not in self.links:
+                        self._close(link)
         self._wake()
 
     def wait_fired(self, timeout=60):
@@ -152,7 +164,8 @@ class Proxy:
         for sock in (link.client, link.server):
             if sock not in self.links:
                 continue
-            want = 0 if self.stalled else selectors.EVENT_READ | (selectors.EVENT_WRITE if link.out_buffer[sock] else 0)
+            writes = link.out_buffer[sock] and not (link.held and sock is link.client)
+            want = 0 if self.stalled else selectors.EVENT_READ | (selectors.EVENT_WRITE if writes else 0)
             known = self._selector.get_map().get(sock.fileno()) if sock.fileno() >= 0 else None
             if want and known is None:
                 self._selector.register(sock, want)
@@ -164,12 +177,15 @@ class Proxy:
     def _close(self, link):
         for sock in (link.client, link.server):
             if sock in self.links:
-                del self.links[sock]
-                try:
-                    self._selector.unregister(sock)
-                except (KeyError, ValueError):
-                    pass
-                sock.close()
+                self._close_side(sock)
+
+    def _close_side(self, sock):
+        del self.links[sock]
+        try:
+            self._selector.unregister(sock)
+        except (KeyError, ValueError):
+            pass
+        sock.close()
 
     def _serve(self, link, sock, mask):
         if mask & selectors.EVENT_WRITE:
@@ -181,6 +197,9 @@ class Proxy:
                 return
             except OSError:
                 data = b""
+            if not data and link.held and sock is link.server:
+                self._close_side(sock)
+                return
             if not data:
                 for side in (link.client, link.server):   # what is understood still goes out
                     if side in self.links and side is not sock:
@@ -202,6 +221,8 @@ class Proxy:
             self._interest(link)
 
     def _flush(self, link, sock):
+        if link.held and sock is link.client:
+            return
         try:
             while link.out_buffer[sock]:
                 sent = sock.send(link.out_buffer[sock])
@@ -267,6 +288,16 @@ class PgProxy(Proxy):
         def hit(event):
             return event.side == "server" and event.kind == "C" and event.tag == "COMMIT" and _seen(event, after)
         self._arm(hit, count, then)
+
+    def hold_commit(self, after=""):
+        """Arms: the server has committed, but the next connection that would hear of it hears nothing until release()."""
+        def rule(event):
+            if not self.fired.is_set() and event.side == "server" and event.kind == "C" and event.tag == "COMMIT" and _seen(event, after):
+                next(link for link in set(self.links.values()) if link.number == event.link).held = True
+                self.fired.set()
+            return PASS
+        self.fired.clear()
+        self.rule = rule
 
     def cut_when(self, pattern, count=1, then=None):
         """Arms: cut when the client executes SQL that matches."""
