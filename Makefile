@@ -90,6 +90,10 @@ soak: all  ## half an hour of mixed load under random faults: what a worker hold
 chaos:  ## the fault suite: every step of the runner x every fault, a hostile Valkey, random faults
 	$(Q)tests/run matrix chaos
 
+.PHONY: model
+model:  ## the protocol's model, to its last state (spin)
+	$(Q)tests/model/run
+
 .PHONY: fuzz
 fuzz:  ## the parsers against random and mutated input
 	$(Q)tests/fuzz/run
