@@ -601,5 +601,5 @@ static void batch_new(struct forming *f, struct pgconn *conn, int size) {
     list_push_back(&b->turns, &chosen[i]->member);
   }
   b->begun_us = runner_now_us();
-  ledger_batch_begin(conn, &b->begin, chosen, n);
+  ledger_batch_begin(conn, &b->begin, chosen, n, runner_idle_ms(chosen[0]));
 }

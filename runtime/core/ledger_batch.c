@@ -144,7 +144,15 @@ static void on_begun(void *arg, struct pgresult *result) {
   answered(g, result);
 }
 
-void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n) {
+/* Without time-outs a worker that is stopped right after its claims would hold the keys for good; the turns set their own.
+ * client_connection_check_interval came with 14. */
+#define TIMEOUTS(idle) "pg_catalog.set_config('idle_in_transaction_session_timeout', " idle ", true)"
+#define CONNECTION_CHECK ", pg_catalog.set_config('client_connection_check_interval', '500ms', true)"
+#define BEGIN_RUNS                                                                                                   \
+  "SELECT umavez.begin_runs($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint), pg_catalog.pg_backend_pid(), "      \
+  TIMEOUTS("$5")
+
+void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n, int64_t idle_ms) {
   struct params p = {.n = 0};
   struct buf arrays[3];
 
@@ -152,8 +160,9 @@ void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *co
   add_array(&p, &arrays[1], KEYS, runs, n);
   add_array(&p, &arrays[2], FINGERPRINTS, runs, n);
   params_int(&p, runs[0]->task->lease_ms);
+  params_int(&p, idle_ms);
   send(c, g, "BEGIN", NULL, on_plain, g);
-  send(c, g, "SELECT umavez.begin_runs($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint), pg_catalog.pg_backend_pid()", &p, on_begun,
+  send(c, g, pgconn_server_version(c) >= 140000 ? BEGIN_RUNS CONNECTION_CHECK : BEGIN_RUNS, &p, on_begun,
        answer_new(g, runs, n));
   pgconn_sync(c);
   for (int i = 0; i < 3; i++) buf_fini(&arrays[i]);
@@ -162,9 +171,10 @@ void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *co
 /* ---- turns ---- */
 
 #define SAVEPOINT_NAME "umavez_run"
+#define SET_TURN "SELECT pg_catalog.set_config('umavez.tenant_id', $1, true), " TIMEOUTS("$2")
 
 /* What a function of the run before has left would be seen by this one: RESET ALL, RESET ROLE. They undo the settings of
- * the transaction, too, which are made anew; as begin_run makes them (client_connection_check_interval came with 14). */
+ * the transaction, too, which are made anew. */
 void ledger_batch_turn(struct pgconn *c, struct ledger_group *g, const struct run *r, int64_t idle_ms,
                        bool first) {
   struct params p = {.n = 0};
@@ -179,14 +189,7 @@ void ledger_batch_turn(struct pgconn *c, struct ledger_group *g, const struct ru
   else
     params_text(&p, "");
   params_int(&p, idle_ms);
-  send(c, g,
-       pgconn_server_version(c) >= 140000
-           ? "SELECT pg_catalog.set_config('umavez.tenant_id', $1, true), "
-             "pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true), "
-             "pg_catalog.set_config('client_connection_check_interval', '500ms', true)"
-           : "SELECT pg_catalog.set_config('umavez.tenant_id', $1, true), "
-             "pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true)",
-       &p, on_plain, g);
+  send(c, g, pgconn_server_version(c) >= 140000 ? SET_TURN CONNECTION_CHECK : SET_TURN, &p, on_plain, g);
 }
 
 void ledger_batch_keep(struct pgconn *c, struct ledger_group *g) {
@@ -296,7 +299,6 @@ void ledger_batch_settle(struct pgconn *c, struct ledger_group *g, const struct 
     struct params p = {.n = 0};
     params_fail_run(&p, s->failed[i]);
     send(c, g, FAIL_RUN, &p, on_failed, answer_new(g, &s->failed[i], 1));
-    FAILPOINT(FAILURE_SENT, s->failed[i]->task_name, pgconn_fd(c));
   }
   if (s->ncompleted) {
     send_completed(c, g, s->completed, s->ncompleted);
@@ -308,4 +310,5 @@ void ledger_batch_settle(struct pgconn *c, struct ledger_group *g, const struct 
   send(c, g, LEFT_OVER, NULL, on_left_over, g);
   pgconn_sync(c);
   if (s->ncompleted) FAILPOINT(COMMIT_SENT, s->completed[0]->task_name, pgconn_fd(c));
+  if (s->nfailed) FAILPOINT(FAILURE_SENT, s->failed[0]->task_name, pgconn_fd(c));
 }

@@ -22,8 +22,8 @@ struct ledger_group {
   bool dirty;          /* after it the session holds what a function has made: it must not serve another run */
 };
 
-/* BEGIN, begin_runs. Fills ledger_id (0: not claimed here), attempt and backend_pid of the n runs. */
-void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n);
+/* BEGIN, begin_runs; PostgreSQL ends the transaction when it has been idle for idle_ms. Fills ledger_id (0: not claimed here), attempt and backend_pid of the n runs. */
+void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n, int64_t idle_ms);
 
 /* Queues what a run's turn begins with: the session as it was (not before the first), SAVEPOINT, tenant and time-outs. Sent
  * with the handler's first statement. An error of it comes to g, which counts these answers without done. */

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from matrix import DoorCell, QueueCell, Servers
+from matrix import BatchCell, DoorCell, QueueCell, Servers
 from support.failpoints import failpoints_bin
 from support.servers import Cluster, Valkey
 
@@ -29,7 +29,7 @@ def matrix_cell(request, matrix_servers, monkeypatch):
     made = []
 
     def make(entry, step, fault, owner):
-        made.append((QueueCell if entry == "queue" else DoorCell)(matrix_servers, entry, step, fault, owner))
+        made.append({"queue": QueueCell, "batch": BatchCell, "door": DoorCell}[entry](matrix_servers, entry, step, fault, owner))
         return made[0]
     yield make
     report = getattr(request.node, "report_call", None)

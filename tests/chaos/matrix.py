@@ -25,7 +25,7 @@ CHILDS_LEASE = 7.0    # under a supervisor, which gives it back at once: longer 
 LIMIT = 120           # seconds for what must happen some time; a busy machine is no fault
 TENANT = {"tenant": 1, "platform": None}
 
-# point -> (failpoint, what the armed run is asked to do, the task's name behind "m.OWNER" or None)
+# step -> (failpoint, what the armed run is asked to do)
 STEPS_OF_THE_RUNNER = {
     "before SET": ("gate-before", None),
     "SET sent": ("gate-sent", None),
@@ -45,14 +45,18 @@ STEPS_OF_THE_RUNNER = {
     "replay's ack sent": ("ack-sent", None),
     "purging": ("statement-sent", "purge"),
 }
+ENTRIES = ("queue", "batch", "door")
 FAULTS = ("SIGKILL", "SIGKILL of a child", "SIGSTOP", "PostgreSQL cut inwards", "PostgreSQL cut outwards", "Valkey cut inwards", "Valkey cut outwards",
           "PostgreSQL crash", "Valkey restart", "FLUSHALL", "Valkey hung")
 CUTS = {"PostgreSQL cut inwards": "cut-pg-read", "PostgreSQL cut outwards": "cut-pg-write",
         "Valkey cut inwards": "cut-valkey-read", "Valkey cut outwards": "cut-valkey-write"}
 
 NO_CONNECTION = "no connection to PostgreSQL is lent to the run there"
+ALONE = "a run is by itself there, in a shared transaction or not: the queue's cell is the same"
 # (entry, step, fault or "*") -> why there is no such cell
 MEANINGLESS = {
+    **{("batch", step, "*"): ALONE for step in ("before SET", "SET sent", "before the answer", "renewal sent", "lost failure sent", "replay's ack sent", "purging")},
+    **{("batch", "copy sent", fault): NO_CONNECTION for fault in ("PostgreSQL cut inwards", "PostgreSQL cut outwards")},
     **{(entry, step, fault): NO_CONNECTION for entry in ("queue", "door") for step in ("before SET", "SET sent", "copy sent")
        for fault in ("PostgreSQL cut inwards", "PostgreSQL cut outwards")},
     ("door", "before the answer", "PostgreSQL cut inwards"): NO_CONNECTION,
@@ -120,8 +124,12 @@ class Cell:
     def settings(self):
         return {"pool_size": 4, "log_level": "debug", "gate_timeout": "300ms", "drain_timeout": "20s"}
 
+    def environment(self):
+        """What A has in its environment besides."""
+        return {}
+
     def start_a(self):
-        settings = {"env": self.points.armed(f"{self.failpoint}@{self.armed}:pause"), **self.settings()}
+        settings = {"env": {**self.points.armed(f"{self.failpoint}@{self.armed}:pause"), **self.environment()}, **self.settings()}
         if self.supervised:
             settings.update(supervised=True, workers=1, stall="60s")
         if self.entry == "door":
@@ -321,6 +329,31 @@ class QueueCell(Cell):
         assert kept == 3, "the purge has removed rows whose retention has not passed"
         last = [row.outcome for row in purges if row.outcome["done"]]
         assert len(purges) == 3 and [outcome["tenant_keys"] for outcome in last] == [25], [row.outcome for row in purges]
+
+
+class BatchCell(QueueCell):
+    """The queue's cell, but A's runs share transactions (core/batch) where they come together: K's and L's first, and those of six more keys."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.keys = [f"M{n}" for n in range(6)]
+
+    def settings(self):
+        return {**super().settings(), "pool_size": 1}
+
+    def environment(self):
+        return {"UMAVEZ_TEST_SHARE": "16"}
+
+    def load(self):
+        """In one statement, so that A takes them together."""
+        keys = ["K", "L", *self.keys, "K", "K", "L"]
+        self.env.enqueue_many([(f"m.{self.owner}", self.args(key, wish=self.asked())) for key in keys])
+
+    def ask_again(self):
+        again = [self.enqueue(self.owner, key, wish=self.asked()) for key in self.keys]
+        for row in self.env.wait_finished(again, timeout=LIMIT):
+            assert row.replay, row
+        super().ask_again()
 
 
 class DoorCell(Cell):

@@ -1,4 +1,4 @@
-"""The fault matrix: every step of the runner × every fault, in the queue and at the door. See matrix.py; `tests/run matrix` runs it.
+"""The fault matrix: every step of the runner × every fault, in the queue, in transactions that runs share, and at the door. See matrix.py; `tests/run matrix` runs it.
 
 A cell's name says all that is needed to run it again: `-k "queue and COMMIT_sent and SIGKILL"`.
 """
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from matrix import FAULTS, MEANINGLESS, STEPS_OF_THE_RUNNER, cells, why_not
+from matrix import ENTRIES, FAULTS, MEANINGLESS, STEPS_OF_THE_RUNNER, cells, why_not
 from support.failpoints import failpoints_bin, names
 from support.servers import umavez_bin
 
@@ -27,6 +27,11 @@ def test_queue(request, matrix_cell, nr, step, fault, owner):
     one(request, matrix_cell, "queue", nr, step, fault, owner)
 
 
+@pytest.mark.parametrize("nr,step,fault,owner", parameters("batch"))
+def test_batch(request, matrix_cell, nr, step, fault, owner):
+    one(request, matrix_cell, "batch", nr, step, fault, owner)
+
+
 @pytest.mark.parametrize("nr,step,fault,owner", parameters("door"))
 def test_door(request, matrix_cell, nr, step, fault, owner):
     one(request, matrix_cell, "door", nr, step, fault, owner)
@@ -35,9 +40,9 @@ def test_door(request, matrix_cell, nr, step, fault, owner):
 def test_every_cell_is_run_or_explained():
     """No stale row among the reasons, no failpoint without its row in the matrix."""
     for entry, step, fault in MEANINGLESS:
-        assert entry in ("queue", "door") and step in STEPS_OF_THE_RUNNER and fault in (*FAULTS, "*"), (entry, step, fault)
+        assert entry in ENTRIES and step in STEPS_OF_THE_RUNNER and fault in (*FAULTS, "*"), (entry, step, fault)
         assert fault == "*" or (entry, step, "*") not in MEANINGLESS, f"explained twice: {entry} {step} {fault}"
-    for entry in ("queue", "door"):
+    for entry in ENTRIES:
         run = {(step, fault) for step, fault, _ in cells(entry)}
         for step in STEPS_OF_THE_RUNNER:
             for fault in FAULTS:
