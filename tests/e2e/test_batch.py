@@ -21,10 +21,17 @@ def counted(lab):
 
 
 @pytest.fixture
-def shared(lab, monkeypatch):
-    """A lab whose workers let up to 16 runs share a transaction, on connections of their own choice."""
+def free(request, monkeypatch):
+    """A lab whose tasks may share transactions as by default."""
+    monkeypatch.delenv("UMAVEZ_TEST_BATCH", raising=False)
+    return counted(request.getfixturevalue("lab"))
+
+
+@pytest.fixture
+def shared(free, monkeypatch):
+    """A lab whose workers let up to 16 runs share a transaction from the first run on."""
     monkeypatch.setenv("UMAVEZ_TEST_SHARE", "16")
-    return counted(lab)
+    return free
 
 
 def transactions(lab, task="%"):
@@ -219,9 +226,9 @@ def test_drain_in_the_middle_of_a_batch(shared):
     assert shared.effects() == 12
 
 
-def test_share_grows_by_itself(lab):
+def test_share_grows_by_itself(free):
     """Without any setting: a backlog of quick handlers comes to share, and sleeping ones do not."""
-    counted(lab)
+    lab = free
     quick = enqueue(lab, TENANT, [PLAIN] * 600)
     slow = lab.enqueue_many("e2.t_twin", [{"e1": f"S{n}", "lua": "effect() ctx:sleep('100ms') return {}"} for n in range(20)], TENANT)
     lab.worker()

@@ -1,4 +1,5 @@
 """A tasks folder of a test's own: manifests written from Python, handlers from steps.lua or given as text."""
+import os
 from pathlib import Path
 
 from . import procs
@@ -46,6 +47,8 @@ class TaskSet:
         folder, task = name.split(".")
         fields = {"owner": "tenant", "retry": RETRY, **fields}
         fields["retry"] = {**RETRY, **fields["retry"]}
+        if "UMAVEZ_TEST_BATCH" in os.environ:
+            fields.setdefault("batch", int(os.environ["UMAVEZ_TEST_BATCH"]))
         self.folders.setdefault(folder, {})[task] = fields
         (self.dir / folder).mkdir(exist_ok=True)
         (self.dir / folder / f"{task}.lua").write_text(handler)
