@@ -72,6 +72,7 @@ static void begin(void) {
   memset(run.key_hex, 'a', sizeof run.key_hex - 1);
   memset(run.fingerprint_hex, 'b', sizeof run.fingerprint_hex - 1);
   strcpy(run.run_id, "00000000-0000-4000-8000-000000000001");
+  gate_bind(gate, &run);
   for (int i = 0; i < KINDS; i++) {
     struct valkey_reply plus = {.type = V_STATUS, .str = "+", .len = 1};
     reply = &plus;
