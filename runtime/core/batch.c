@@ -55,10 +55,12 @@ struct batch {
   struct loop_timer watch;
 };
 
-static int64_t budget_us(const struct batch *b) {
-  int64_t trips_us = BATCH_BUDGET_TRIPS * b->rn->trip_us;
+static int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
 
-  return trips_us > BATCH_BUDGET_US ? trips_us : BATCH_BUDGET_US;
+static int64_t budget_us(const struct batch *b) {
+  return larger(BATCH_BUDGET_US, BATCH_BUDGET_TRIPS * b->rn->trip_us);
 }
 
 /* ---- a task's share ---- */
@@ -89,10 +91,6 @@ static void share_more(struct task *t) {
   t->share = t->share * 2 < t->batch ? t->share * 2 : t->batch;
 }
 
-static int64_t larger(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
 void batch_learn(struct run *r, int64_t handler_us) {
   struct task *t = r->task;
 
@@ -102,10 +100,13 @@ void batch_learn(struct run *r, int64_t handler_us) {
     share_more(t);
 }
 
-int batch_ahead(const struct task *t) {
-  int64_t lanes = t->turn_us > BATCH_TURN_US ? BATCH_LANES * t->turn_us / BATCH_TURN_US : BATCH_LANES;
+/* On how many connections its batches run: few when PostgreSQL's CPU is what bounds them, more when it is waiting. */
+static int64_t lanes_of(const struct task *t) {
+  return BATCH_LANES * larger(BATCH_TURN_US, t->turn_us) / BATCH_TURN_US;
+}
 
-  return share_of(t) > 1 ? (int)(2 * lanes * share_of(t)) : 0;
+int batch_ahead(const struct task *t) {
+  return share_of(t) > 1 ? (int)(2 * lanes_of(t) * share_of(t)) : 0;
 }
 
 bool batch_wants(const struct run *r) {
@@ -156,17 +157,17 @@ static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
   ask(f);
 }
 
-/* On how many connections its batches run: few when PostgreSQL's CPU is what bounds them, all when it is waiting. */
-static int lanes_of(const struct forming *f) {
+/* More connections than the pool has there are not, however many would be used. */
+static int free_lanes(const struct forming *f) {
   int size = pgpool_counts(f->rn->pool).size;
-  int64_t lanes = f->task->turn_us > BATCH_TURN_US ? BATCH_LANES * f->task->turn_us / BATCH_TURN_US : BATCH_LANES;
+  int64_t lanes = lanes_of(f->task);
 
-  return lanes < size ? (int)lanes : size;
+  return (lanes < size ? (int)lanes : size) - f->batches;
 }
 
 /* As many places in the pool's queue as there is use for: at low load each run has a connection of its own at once. */
 static void ask(struct forming *f) {
-  int lanes = share_of(f->task) > 1 ? lanes_of(f) - f->batches : f->nruns;
+  int lanes = share_of(f->task) > 1 ? free_lanes(f) : f->nruns;
   int wanted = f->nruns < lanes ? f->nruns : lanes;
 
   while (f->nwaits < wanted) {
@@ -214,9 +215,6 @@ void batch_leave(struct run *r) {
 
 static void maybe_free(struct batch *b) {
   if (!b->dead || b->begin.left > 0 || b->turn.left > 0 || b->settle.left > 0) return;
-  loop_task_cancel(&b->step);
-  loop_task_cancel(&b->look);
-  loop_timer_stop(&b->watch);
   free(b);
 }
 
@@ -311,9 +309,22 @@ static int64_t retention_left_ms(const struct batch *b, const struct run *r) {
   return left_ms > 0 ? left_ms : 0;
 }
 
+/* committed: what COMMIT has settled of them; NULL: its answer was lost. */
+static void tell(const struct batch *b, struct list *runs,
+                 void (*committed)(struct run *r, const char *outcome, int64_t remaining_ms)) {
+  struct run *r;
+
+  while ((r = list_first(runs, struct run, member)) != NULL) {
+    dismiss(r);
+    if (committed)
+      committed(r, r->outcome, retention_left_ms(b, r));
+    else
+      runner_unknown(r);
+  }
+}
+
 static void on_settled(void *arg, struct ledger_group *g) {
   struct batch *b = arg;
-  struct run *r;
 
   if (!g->committed && !(g->lost && !g->refused && !err_is_set(&b->turn.err))) {
     log_undone(b, &g->err);
@@ -322,20 +333,8 @@ static void on_settled(void *arg, struct ledger_group *g) {
   }
   if (g->committed) FAILPOINT(COMMIT_ANSWERED, b->forming->task->name, pgconn_fd(b->conn));
   free_connection(b, g->committed && !g->lost && !g->dirty);
-  while ((r = list_first(&b->kept, struct run, member)) != NULL) {
-    dismiss(r);
-    if (g->committed)
-      runner_completed(r, r->outcome, retention_left_ms(b, r));
-    else
-      runner_unknown(r);
-  }
-  while ((r = list_first(&b->failed, struct run, member)) != NULL) {
-    dismiss(r);
-    if (g->committed)
-      runner_recorded(r, r->outcome, retention_left_ms(b, r));
-    else
-      runner_unknown(r);
-  }
+  tell(b, &b->kept, g->committed ? runner_completed : NULL);
+  tell(b, &b->failed, g->committed ? runner_recorded : NULL);
   all_alone(&b->out);
   finish(b);
 }
@@ -352,8 +351,9 @@ static int collect(struct list *runs, struct run **into, enum run_state to) {
 }
 
 /* From how long the turns took, how many there shall be next time. */
-static void adapt(const struct batch *b, int64_t took_us) {
+static void adapt(const struct batch *b) {
   struct task *t = b->forming->task;
+  int64_t took_us = b->settled_us - b->begun_us;
 
   if (b->nturns == 0) return;
   t->turn_us = (3 * t->turn_us + took_us / b->nturns) / 4;
@@ -366,6 +366,7 @@ static void adapt(const struct batch *b, int64_t took_us) {
 static void settle(struct batch *b) {
   struct run *kept[TASK_BATCH_MAX], *failed[TASK_BATCH_MAX], *out[TASK_BATCH_MAX];
   struct ledger_settlement s = {.completed = kept, .failed = failed, .forgotten = out};
+
   list_splice_back(&b->out, &b->turns);
   if ((list_empty(&b->kept) && list_empty(&b->failed)) || pgconn_state(b->conn) == PGCONN_CLOSED) {
     scatter(b);
@@ -376,8 +377,8 @@ static void settle(struct batch *b) {
   s.nforgotten = collect(&b->out, out, RUN_TURN);
   stats_inc(STAT_BATCHES);
   stats_add(STAT_BATCHED_RUNS, (uint64_t)(s.ncompleted + s.nfailed));
-  adapt(b, runner_now_us() - b->begun_us);
   b->settled_us = runner_now_us();
+  adapt(b);
   ledger_batch_settle(b->conn, &b->settle, &s);
 }
 
