@@ -26,6 +26,14 @@ def pytest_unconfigure(config):
         procs.remove_dir(config.umavez_base)
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Names what failed to `tests/run`, one node id a line."""
+    path = os.environ.get("UMAVEZ_TEST_FAILURES")
+    if path:
+        reports = terminalreporter.stats.get("failed", []) + terminalreporter.stats.get("error", [])
+        Path(path).write_text("".join(report.nodeid + "\n" for report in reports))
+
+
 @pytest.hookimpl(tryfirst=True, hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield

@@ -217,6 +217,7 @@ BEGIN
 END $fn$ $f$,
 
 -- complete_run: settles the claim and ends the run. Whatever became of the run's lease meanwhile, the ledger's claim is the fence.
+-- (Its delivery may have been given back meanwhile, if the worker died right after it had sent this: that was a delivery after all.)
 -- UV002: the run is gone, so somebody else has ended it. (Three plain statements cost a quarter less than one with three WITHs.)
 $f$
 CREATE OR REPLACE FUNCTION umavez.complete_run(
@@ -249,8 +250,8 @@ BEGIN
   IF p_history THEN
     INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, deliveries, attempt,
                                       idempotency_key, enqueued_at, finished_at, worker_id, traceparent)
-    VALUES (p_run, v_task, v_tenant, v_queue, v_priority, 'completed', false, coalesce(p_outcome, '{}'), v_deliveries, p_attempt,
-            p_key, v_enqueued_at, clock_timestamp(), v_worker, v_traceparent);
+    VALUES (p_run, v_task, v_tenant, v_queue, v_priority, 'completed', false, coalesce(p_outcome, '{}'), greatest(1, v_deliveries),
+            p_attempt, p_key, v_enqueued_at, clock_timestamp(), v_worker, v_traceparent);
   END IF;
   remaining_ms := p_retention_ms;
 END $fn$ $f$,
@@ -370,8 +371,8 @@ BEGIN
   ), kept AS (
     INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, deliveries, attempt,
                                       idempotency_key, enqueued_at, finished_at, worker_id, traceparent)
-    SELECT g.run_id, g.task, g.tenant_id, g.queue, g.priority, 'completed', false, coalesce(g.outcome, '{}'), g.deliveries, 1,
-           g.key, g.enqueued_at, clock_timestamp(), g.worker_id, g.traceparent
+    SELECT g.run_id, g.task, g.tenant_id, g.queue, g.priority, 'completed', false, coalesce(g.outcome, '{}'),
+           greatest(1, g.deliveries), 1, g.key, g.enqueued_at, clock_timestamp(), g.worker_id, g.traceparent
       FROM gone g
      WHERE p_history
   )
@@ -409,7 +410,7 @@ BEGIN
     INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, failure, args, deliveries,
                                       attempt, idempotency_key, enqueued_at, finished_at, worker_id, traceparent)
     SELECT g.run_id, g.task, g.tenant_id, g.queue, g.priority, h.status, true, h.outcome, g.failure,
-           CASE WHEN h.status <> 'completed' THEN g.args END, g.deliveries,
+           CASE WHEN h.status <> 'completed' THEN g.args END, greatest(1, g.deliveries),
            h.attempt, p_key, g.enqueued_at, clock_timestamp(), g.worker_id, g.traceparent
       FROM gone g CROSS JOIN held h
      WHERE p_history OR h.status <> 'completed'

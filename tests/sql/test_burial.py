@@ -7,6 +7,8 @@ import uuid
 
 import pytest
 
+from conftest import digest
+
 LOST = json.dumps({"code": "worker_lost", "message": "it died"})
 
 
@@ -79,6 +81,31 @@ def test_what_a_transaction_is_ending_is_left_to_the_next_call(connect, sql):
     assert bury(sql, worker, [second]) == (0, 1, 0)
     assert (live(sql, second).crashes, live(sql, third).crashes) == (1, 0)
     assert sql.q("SELECT run_id FROM umavez.runs WHERE run_id = %s::uuid", first) == []
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_completion_that_was_under_way_when_its_worker_was_buried_was_a_delivery(connect, sql, owner, shared):
+    worker, run, late, key = uid(), sql.enqueue("t.a", "{}", owner), connect(autocommit=False), digest("k")
+    sql.take(worker=worker)
+    claim = late.claim_key(owner)
+    assert bury(sql, worker) == (1, 0, 0)
+    if shared:
+        late.q("SELECT umavez.complete_runs(%s::uuid[], %s::bigint[], %s::bytea[], %s::bigint[], ARRAY['{}']::jsonb[], 60000, true)",
+               [run], [owner], [key], [claim.id])
+    else:
+        late.complete_run(run, owner, key, claim.id, claim.attempt, "{}", 60_000, True)
+    late.commit()
+    assert [r.deliveries for r in sql.q("SELECT deliveries FROM umavez.finished_runs")] == [1]
+
+
+def test_a_replay_that_was_under_way_when_its_worker_was_buried_was_a_delivery(sql, owner):
+    worker, run = uid(), sql.enqueue("t.a", "{}", owner)
+    claim = sql.claim_key(owner)
+    sql.complete(owner, claim.id, claim.attempt, "{}", 60_000)
+    sql.take(worker=worker)
+    assert bury(sql, worker) == (1, 0, 0)
+    sql.ack_replay(run, owner, digest("k"), digest("f"), True)
+    assert [(r.deliveries, r.replay) for r in sql.q("SELECT * FROM umavez.finished_runs")] == [(1, True)]
 
 
 def test_a_burial_wakes_a_sleeper(connect, sql):
