@@ -17,7 +17,7 @@ LONG = os.environ.get("UMAVEZ_LONG") == "1"
 def pytest_configure(config):
     config.umavez_base = None
     if "UMAVEZ_TEST_BASE" not in os.environ:
-        config.umavez_base = procs.base_dir()
+        config.umavez_base = procs.base_dir(procs.memory_dir() or "/tmp")
 
 
 def pytest_unconfigure(config):
