@@ -9,9 +9,9 @@
 #include "core/ledger_batch.h"
 #include "core/runner_internal.h"
 
-#define BATCH_LANES 4          /* connections on which a task's batches run beside each other, when its turns are quick */
+#define BATCH_LANES 2          /* connections on which a task's batches run beside each other, when its turns are quick */
 #define BATCH_TURN_US 500      /* a turn that takes longer waits for the network or the disk: more of them in parallel */
-#define BATCH_BUDGET_US 10000  /* no turn begins later than that after the claims; */
+#define BATCH_BUDGET_US 20000  /* no turn begins later than that after the claims; */
 #define BATCH_BUDGET_TRIPS 16  /* … or than so many round trips, where the database is far or busy */
 #define BATCH_QUICK_US 10000   /* a handler alone that took less, */
 #define BATCH_QUICK_TRIPS 4    /* … or less than so many round trips, is tried in a batch of two */
@@ -356,7 +356,7 @@ static void adapt(const struct batch *b) {
   int64_t took_us = b->settled_us - b->begun_us;
 
   if (b->nturns == 0) return;
-  t->turn_us = (3 * t->turn_us + took_us / b->nturns) / 4;
+  t->turn_us = runner_least(t->turn_us, took_us / b->nturns);
   if (took_us > budget_us(b) && b->nturns < t->share)
     t->share = b->nturns;
   else if (took_us < budget_us(b) / 2 && b->nturns >= t->share && t->share > 1)

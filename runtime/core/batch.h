@@ -10,7 +10,7 @@
  *               deadlock; and every run of a batch that did not commit.
  * How many      a task's share: it begins with one, is doubled while handlers are quick, and falls back to one when one
  *               waits or is slow; so a task whose handlers sleep or call slow SQL keeps its connections in parallel. At most
- *               the manifest's `batch`, and no more turns once BATCH_BUDGET_MS are over, so that locks are not held long.
+ *               the manifest's `batch`, and no more turns once BATCH_BUDGET_US are over, so that locks are not held long.
  * Owns          its connection while it lasts; borrows the runs. Life: batch_join … the batch ends by itself.
  * Invariants    G1, G2 as in runner: a handler's turn comes after the claim, settlement is fenced by it, all in the one
  *               transaction. Nobody is charged for what another run of the batch did. */

@@ -52,8 +52,12 @@ int64_t runner_idle_ms(const struct run *r) {
   return patience > r->task->lease_ms ? patience : r->task->lease_ms;
 }
 
+int64_t runner_least(int64_t least, int64_t us) {
+  return least == 0 || us < least ? us : least + (us - least) / RUNNER_LEAST_ROUNDS;
+}
+
 void runner_learn_trip(struct runner *rn, int64_t us) {
-  rn->trip_us = rn->trip_us ? (7 * rn->trip_us + us) / 8 : us;
+  rn->trip_us = runner_least(rn->trip_us, us);
 }
 
 /* ---- delivery → gate ---- */

@@ -69,7 +69,7 @@ struct task {
   int batch;        /* runs that may share a transaction, at most; 1: none */
   struct task_http *http;      /* NULL: no door. The task owns it */
   int share;               /* core/batch: how many runs share a transaction now */
-  int64_t turn_us;         /* core/batch: how long a run's turn in a shared transaction takes, smoothed */
+  int64_t turn_us;         /* core/batch: how long a run's turn in a shared transaction takes, at least */
   int64_t share_from_ms;   /* core/batch: until then (loop time) none do */
   struct forming *forming; /* core/batch: its runs that wait for a connection, or NULL */
   int running;      /* runs that sched has started and not yet ended */
