@@ -11,6 +11,7 @@
 
 #define BATCH_LANES 2          /* connections on which a task's batches run beside each other, when its turns are quick */
 #define BATCH_TURN_US 500      /* a turn that takes longer waits for the network or the disk: more of them in parallel */
+#define BATCH_FORGETS 64       /* … and how many slow ones in a row it takes to be believed */
 #define BATCH_BUDGET_US 20000  /* no turn begins later than that after the claims; */
 #define BATCH_BUDGET_TRIPS 16  /* … or than so many round trips, where the database is far or busy */
 #define BATCH_QUICK_US 10000   /* a handler alone that took less, */
@@ -46,7 +47,7 @@ struct batch {
   struct list out;     /* to be done alone afterwards; ledger_id tells whether their claim must be forgotten */
   int nturns;          /* begun so far */
   struct run *current;
-  struct ledger_group begin, turn, settle;
+  struct ledger_answers begin, turn, settle;
   int64_t begun_us; /* asked for its claims; then: got them */
   int64_t turn_us, settled_us;
   bool closing; /* no turn begins any more */
@@ -218,7 +219,7 @@ static void maybe_free(struct batch *b) {
   free(b);
 }
 
-static void on_turn_answers(void *arg, struct ledger_group *g) {
+static void on_turn_answers(void *arg) {
   maybe_free(arg);
 }
 
@@ -323,8 +324,9 @@ static void tell(const struct batch *b, struct list *runs,
   }
 }
 
-static void on_settled(void *arg, struct ledger_group *g) {
+static void on_settled(void *arg) {
   struct batch *b = arg;
+  const struct ledger_answers *g = &b->settle;
 
   if (!g->committed && !(g->lost && !g->refused && !err_is_set(&b->turn.err))) {
     log_undone(b, &g->err);
@@ -350,13 +352,19 @@ static int collect(struct list *runs, struct run **into, enum run_state to) {
   return n;
 }
 
+/* The least of a row of durations, which forgets slowly: what is far is always slow, what waits for a processor only now and
+ * then. (A mean would take a crowded machine for a distant one, and crowd it more.) 0: none yet. */
+static int64_t least(int64_t so_far, int64_t us) {
+  return so_far == 0 || us < so_far ? us : so_far + (us - so_far) / BATCH_FORGETS;
+}
+
 /* From how long the turns took, how many there shall be next time. */
 static void adapt(const struct batch *b) {
   struct task *t = b->forming->task;
   int64_t took_us = b->settled_us - b->begun_us;
 
   if (b->nturns == 0) return;
-  t->turn_us = runner_least(t->turn_us, took_us / b->nturns);
+  t->turn_us = least(t->turn_us, took_us / b->nturns);
   if (took_us > budget_us(b) && b->nturns < t->share)
     t->share = b->nturns;
   else if (took_us < budget_us(b) / 2 && b->nturns >= t->share && t->share > 1)
@@ -527,8 +535,9 @@ static void on_look(void *arg) {
 
 /* ---- begin ---- */
 
-static void on_begun(void *arg, struct ledger_group *g) {
+static void on_begun(void *arg) {
   struct batch *b = arg;
+  const struct ledger_answers *g = &b->begin;
   struct run *r, *next;
 
   if (g->lost) {
@@ -588,9 +597,9 @@ static void batch_new(struct forming *f, struct pgconn *conn, int size) {
   list_init(&b->kept);
   list_init(&b->failed);
   list_init(&b->out);
-  b->begin = (struct ledger_group){.done = on_begun, .arg = b};
-  b->turn = (struct ledger_group){.done = on_turn_answers, .arg = b};
-  b->settle = (struct ledger_group){.done = on_settled, .arg = b};
+  b->begin = (struct ledger_answers){.done = on_begun, .arg = b};
+  b->turn = (struct ledger_answers){.done = on_turn_answers, .arg = b};
+  b->settle = (struct ledger_answers){.done = on_settled, .arg = b};
   loop_task_init(&b->step, on_step, b);
   loop_task_init(&b->look, on_look, b);
   loop_timer_init(&b->watch, on_watch, b);

@@ -11,28 +11,6 @@
 
 /* ---- collecting answers ---- */
 
-static struct ledger_call *call_new(struct run *r, int answers, ledger_done *done) {
-  struct ledger_call *call = xcalloc(1, sizeof *call);
-
-  if (r->call) bug("run %s has a ledger operation under way already", r->run_id);
-  call->run = r;
-  call->done = done;
-  call->left = answers;
-  call->sent_ms = loop_now_ms(r->due_loop);
-  r->call = call;
-  return call;
-}
-
-/* Notes an error: the first that counts, loss of the connection, and whether COMMIT can still have happened. */
-static void note_error(struct ledger_call *call, const struct err *e) {
-  if (strcmp(e->code, "skipped") == 0) return;
-  if (strcmp(e->code, "connection_lost") == 0)
-    call->lost = true;
-  else
-    call->refused = true;
-  if (!err_is_set(&call->err)) call->err = *e;
-}
-
 /* PostgreSQL counted the retention from a moment after sent_ms: an answer to COMMIT can take longer than a retention. */
 static void count_waiting(struct ledger_call *call) {
   int64_t waited_ms = loop_now_ms(call->run->due_loop) - call->sent_ms;
@@ -40,9 +18,9 @@ static void count_waiting(struct ledger_call *call) {
   if (call->outcome) call->remaining_ms = call->remaining_ms > waited_ms ? call->remaining_ms - waited_ms : 0;
 }
 
-static void answered(struct ledger_call *call, struct pgresult *result) {
-  pgresult_free(result);
-  if (--call->left > 0) return;
+static void on_all(void *arg) {
+  struct ledger_call *call = arg;
+
   count_waiting(call);
   call->run->call = NULL;
   call->done(call->run, call);
@@ -53,67 +31,24 @@ static void answered(struct ledger_call *call, struct pgresult *result) {
   free(call);
 }
 
-static void on_plain(void *arg, struct pgresult *result) {
-  struct ledger_call *call = arg;
+static struct ledger_call *call_new(struct run *r, ledger_done *done) {
+  struct ledger_call *call = xcalloc(1, sizeof *call);
 
-  if (!pgresult_ok(result)) note_error(call, pgresult_err(result));
-  answered(call, result);
+  if (r->call) bug("run %s has a ledger operation under way already", r->run_id);
+  call->run = r;
+  call->done = done;
+  call->got.done = on_all;
+  call->got.arg = call;
+  call->sent_ms = loop_now_ms(r->due_loop);
+  r->call = call;
+  return call;
 }
 
-/* A COMMIT of an aborted transaction is answered by the tag ROLLBACK, without an error. */
-static void on_commit(void *arg, struct pgresult *result) {
-  struct ledger_call *call = arg;
-
-  if (!pgresult_ok(result)) {
-    call->commit_refused = pgresult_err(result)->class == ERR_SQL;
-    note_error(call, pgresult_err(result));
-  } else if (strcmp(pgresult_tag(result), "COMMIT") == 0) {
-    call->committed = true;
-  } else {
-    call->refused = call->commit_refused = true;
-    if (!err_is_set(&call->err)) {
-      err_set(&call->err, ERR_SQL, "sql", "the transaction was aborted by an earlier error: COMMIT was answered by %s",
-              pgresult_tag(result));
-      strcpy(call->err.sqlstate, "25P02");
-    }
-  }
-  answered(call, result);
+/* Queues a statement of the call. on_answer NULL: only its error is of interest. */
+static void send(struct pgconn *conn, struct ledger_call *call, const char *sql, const struct params *p,
+                 void (*on_answer)(void *, struct pgresult *)) {
+  answers_send(&call->got, conn, sql, p, on_answer, call);
 }
-
-/* What a reset after COMMIT says does not change what was committed; a lost connection shows in the pool. */
-static void on_reset(void *arg, struct pgresult *result) {
-  struct ledger_call *call = arg;
-
-  if (!pgresult_ok(result)) {
-    call->dirty = true;
-    log_kv(LOG_DEBUG_, "session_reset_failed", "error", pgresult_err(result)->message, NULL);
-  }
-  answered(call, result);
-}
-
-static void on_left_over(void *arg, struct pgresult *result) {
-  struct ledger_call *call = arg;
-
-  if (pgresult_ok(result) && strcmp(pgresult_value(result, 0, 1), "t") == 0) call->dirty = true;
-  on_reset(call, result);
-}
-
-static void send(struct pgconn *conn, const char *sql, struct params *p, void (*done)(void *, struct pgresult *),
-                 void *arg) {
-  struct pgquery q = {.sql = sql, .nparams = p ? p->n : 0, .values = p ? p->value : NULL, .done = done, .arg = arg};
-
-  pgconn_query(conn, &q);
-}
-
-/* COMMIT, and what functions may have left in the session: settings, role, session-level advisory locks, … */
-static void send_commit(struct pgconn *conn, struct ledger_call *call) {
-  send(conn, "COMMIT", NULL, on_commit, call);
-  send(conn, "RESET ALL", NULL, on_reset, call);
-  send(conn, "RESET ROLE", NULL, on_reset, call);
-  send(conn, LEFT_OVER, NULL, on_left_over, call);
-  pgconn_sync(conn);
-}
-#define COMMIT_ANSWERS 4
 
 static char *column_text(struct pgresult *r, int col) {
   return pgresult_null(r, 0, col) ? NULL : xstrdup(pgresult_value(r, 0, col));
@@ -140,9 +75,7 @@ static enum claim_verdict claim_verdict_of(struct pgresult *r) {
 static void on_claim(void *arg, struct pgresult *result) {
   struct ledger_call *call = arg;
 
-  if (!pgresult_ok(result)) {
-    note_error(call, pgresult_err(result));
-  } else {
+  if (answers_ok(&call->got, result)) {
     call->claim = claim_verdict_of(result);
     call->ledger_id = column_int(result, 1);
     call->attempt = (int)column_int(result, 2);
@@ -151,20 +84,18 @@ static void on_claim(void *arg, struct pgresult *result) {
     call->remaining_ms = column_int(result, 5);
     call->run->backend_pid = (int)column_int(result, 6);
   }
-  answered(call, result);
+  answers_got(&call->got, result);
 }
 
 static void on_last_failure(void *arg, struct pgresult *result) {
   struct ledger_call *call = arg;
 
-  if (!pgresult_ok(result)) {
-    note_error(call, pgresult_err(result));
-  } else {
+  if (answers_ok(&call->got, result)) {
     call->failure_code = column_text(result, 0);
     call->failure_message = column_text(result, 1);
     call->failure = column_text(result, 2);
   }
-  answered(call, result);
+  answers_got(&call->got, result);
 }
 
 #define CLAIM_COLUMNS "SELECT verdict, id, attempt, status, outcome, remaining_ms, pg_catalog.pg_backend_pid()"
@@ -172,7 +103,7 @@ static void on_last_failure(void *arg, struct pgresult *result) {
 
 void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done) {
   bool used_up = run_used_up(r);
-  struct ledger_call *call = call_new(r, used_up ? 4 : 3, done);
+  struct ledger_call *call = call_new(r, done);
   struct params p = {.n = 0}, id = {.n = 0};
 
   params_tenant(&p, r);
@@ -180,30 +111,28 @@ void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done) 
   params_digest(&p, r->fingerprint_hex);
   params_int(&p, r->task->lease_ms);
   params_int(&p, idle_ms);
-  send(r->conn, "BEGIN", NULL, on_plain, call);
+  send(r->conn, call, "BEGIN", NULL, NULL);
   if (hold) params_text(&p, r->run_id);
-  send(r->conn,
+  send(r->conn, call,
        hold ? CLAIM_COLUMNS ", CASE WHEN verdict = 'claimed' THEN umavez.hold_run($6::uuid) END" CLAIM_FROM
             : CLAIM_COLUMNS CLAIM_FROM,
-       &p, on_claim, call);
+       &p, on_claim);
   if (used_up) {
     params_text(&id, r->run_id);
-    send(r->conn, "SELECT code, message, failure FROM umavez.last_failure($1::uuid)", &id, on_last_failure, call);
+    send(r->conn, call, "SELECT code, message, failure FROM umavez.last_failure($1::uuid)", &id, on_last_failure);
   }
-  send(r->conn, "SAVEPOINT umavez_run", NULL, on_plain, call);
+  send(r->conn, call, "SAVEPOINT umavez_run", NULL, NULL);
   pgconn_sync(r->conn);
 }
 
 static void on_settled(void *arg, struct pgresult *result) {
   struct ledger_call *call = arg;
 
-  if (!pgresult_ok(result)) {
-    note_error(call, pgresult_err(result));
-  } else {
+  if (answers_ok(&call->got, result)) {
     call->outcome = column_text(result, 0);
     call->remaining_ms = column_int(result, 1);
   }
-  answered(call, result);
+  answers_got(&call->got, result);
 }
 
 static int64_t age_ms(const struct run *r) {
@@ -229,10 +158,10 @@ static void send_complete_request(struct run *r, struct ledger_call *call) {
   params_bool(&p, r->task->history && !r->no_history);
   params_int(&p, age_ms(r));
   params_text(&p, r->traceparent);
-  send(r->conn,
+  send(r->conn, call,
        "SELECT outcome, remaining_ms FROM umavez.complete_request($1::uuid, $2, $3::bigint, $4::bytea, $5::bigint, "
        "$6::int, $7::jsonb, $8::bigint, $9::boolean, $10::bigint, $11)",
-       &p, on_settled, call);
+       &p, on_settled);
 }
 
 static void send_fail_request(struct run *r, struct ledger_call *call) {
@@ -247,10 +176,10 @@ static void send_fail_request(struct run *r, struct ledger_call *call) {
   params_int(&p, age_ms(r));
   params_text(&p, r->traceparent);
   send(
-      r->conn,
+      r->conn, call,
       "SELECT outcome, remaining_ms FROM umavez.fail_request($1::uuid, $2, $3::bigint, $4::bytea, $5::bigint, $6::int, "
       "$7::boolean, $8::jsonb, $9::jsonb, $10::jsonb, $11::bigint, $12::bigint, $13)",
-      &p, on_settled, call);
+      &p, on_settled);
 }
 
 static void send_complete_run(struct run *r, struct ledger_call *call) {
@@ -264,22 +193,22 @@ static void send_complete_run(struct run *r, struct ledger_call *call) {
   params_text(&p, r->outcome);
   params_int(&p, r->task->retention_ms);
   params_bool(&p, r->task->history);
-  send(r->conn,
+  send(r->conn, call,
        "SELECT outcome, remaining_ms FROM umavez.complete_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "
        "$6::jsonb, "
        "$7::bigint, $8::boolean)",
-       &p, on_settled, call);
+       &p, on_settled);
 }
 
 void ledger_complete(struct run *r, ledger_done *done) {
-  struct ledger_call *call = call_new(r, 1 + COMMIT_ANSWERS, done);
+  struct ledger_call *call = call_new(r, done);
 
   if (r->request)
     send_complete_request(r, call);
   else
     send_complete_run(r, call);
   FAILPOINT(COMPLETION_SENT, r->task_name, pgconn_fd(r->conn));
-  send_commit(r->conn, call);
+  answers_send_commit(&call->got, r->conn);
   FAILPOINT(COMMIT_SENT, r->task_name, pgconn_fd(r->conn));
 }
 
@@ -287,35 +216,31 @@ static void send_fail_run(struct run *r, struct ledger_call *call) {
   struct params p = {.n = 0};
 
   params_fail_run(&p, r);
-  send(r->conn, FAIL_RUN, &p, on_settled, call);
+  send(r->conn, call, FAIL_RUN, &p, on_settled);
 }
 
 void ledger_fail(struct run *r, ledger_done *done) {
-  struct ledger_call *call = call_new(r, 2 + COMMIT_ANSWERS, done);
+  struct ledger_call *call = call_new(r, done);
 
-  send(r->conn, "ROLLBACK TO SAVEPOINT umavez_run", NULL, on_plain, call);
+  send(r->conn, call, "ROLLBACK TO SAVEPOINT umavez_run", NULL, NULL);
   if (r->request)
     send_fail_request(r, call);
   else
     send_fail_run(r, call);
-  send_commit(r->conn, call);
+  answers_send_commit(&call->got, r->conn);
   FAILPOINT(FAILURE_SENT, r->task_name, pgconn_fd(r->conn));
 }
 
 struct giveback {
   struct pgpool *pool;
   struct pgconn *conn;
-  int left;
-  bool broken;
+  struct ledger_answers got;
 };
 
-static void on_giveback(void *arg, struct pgresult *result) {
+static void on_given_back(void *arg) {
   struct giveback *g = arg;
 
-  if (!pgresult_ok(result)) g->broken = true;
-  pgresult_free(result);
-  if (--g->left > 0) return;
-  if (g->broken)
+  if (err_is_set(&g->got.err))
     pgpool_discard(g->pool, g->conn);
   else
     pgpool_release(g->pool, g->conn);
@@ -323,13 +248,15 @@ static void on_giveback(void *arg, struct pgresult *result) {
 }
 
 void ledger_rollback_later(struct pgpool *pool, struct pgconn *conn) {
+  static const char *const statements[] = {"ROLLBACK", "RESET ALL", "RESET ROLE", "SELECT pg_catalog.pg_advisory_unlock_all()"};
   struct giveback *g = xcalloc(1, sizeof *g);
 
-  *g = (struct giveback){.pool = pool, .conn = conn, .left = 4};
-  send(conn, "ROLLBACK", NULL, on_giveback, g);
-  send(conn, "RESET ALL", NULL, on_giveback, g);
-  send(conn, "RESET ROLE", NULL, on_giveback, g);
-  send(conn, "SELECT pg_catalog.pg_advisory_unlock_all()", NULL, on_giveback, g);
+  g->pool = pool;
+  g->conn = conn;
+  g->got.done = on_given_back;
+  g->got.arg = g;
+  for (size_t i = 0; i < sizeof statements / sizeof *statements; i++)
+    answers_send(&g->got, conn, statements[i], NULL, NULL, NULL);
   pgconn_sync(conn);
 }
 
@@ -338,11 +265,20 @@ static void on_ignored(void *arg, struct pgresult *result) {
 }
 
 void ledger_keep_alive(struct pgconn *conn) {
-  send(conn, "SELECT 1", NULL, on_ignored, NULL);
+  struct pgquery q = {.sql = "SELECT 1", .done = on_ignored};
+
+  pgconn_query(conn, &q);
   pgconn_sync(conn);
 }
 
 /* ---- on a control connection ---- */
+
+static void on_plain(void *arg, struct pgresult *result) {
+  struct ledger_call *call = arg;
+
+  (void)answers_ok(&call->got, result);
+  answers_got(&call->got, result);
+}
 
 static bool send_control(struct control *c, struct run *r, const char *sql, struct params *p,
                          void (*on_answer)(void *, struct pgresult *), ledger_done *done) {
@@ -350,7 +286,8 @@ static bool send_control(struct control *c, struct run *r, const char *sql, stru
   struct pgquery q = {.sql = sql, .nparams = p->n, .values = p->value, .done = on_answer};
 
   if (!control_up(c)) return false;
-  call = call_new(r, 1, done);
+  call = call_new(r, done);
+  call->got.left = 1;
   q.arg = call;
   if (control_query(c, &q)) return true;
   r->call = NULL;
@@ -361,9 +298,7 @@ static bool send_control(struct control *c, struct run *r, const char *sql, stru
 static void on_ack(void *arg, struct pgresult *result) {
   struct ledger_call *call = arg;
 
-  if (!pgresult_ok(result)) {
-    note_error(call, pgresult_err(result));
-  } else if (pgresult_rows(result) > 0) {
+  if (answers_ok(&call->got, result) && pgresult_rows(result) > 0) {
     call->found = true;
     call->failed = column_is(result, 0, "failed_permanent");
     call->outcome = column_text(result, 1);
@@ -371,7 +306,7 @@ static void on_ack(void *arg, struct pgresult *result) {
     call->ledger_id = column_int(result, 3);
     call->attempt = (int)column_int(result, 4);
   }
-  answered(call, result);
+  answers_got(&call->got, result);
 }
 
 bool ledger_ack(struct control *c, struct run *r, ledger_done *done) {
@@ -394,11 +329,9 @@ bool ledger_ack(struct control *c, struct run *r, ledger_done *done) {
 static void on_fail_lost(void *arg, struct pgresult *result) {
   struct ledger_call *call = arg;
 
-  if (!pgresult_ok(result))
-    note_error(call, pgresult_err(result));
-  else
+  if (answers_ok(&call->got, result))
     call->found = pgresult_rows(result) > 0 && column_is(result, 0, "recorded");
-  answered(call, result);
+  answers_got(&call->got, result);
 }
 
 bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, ledger_done *done) {
@@ -422,9 +355,7 @@ bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, l
 static void on_resolve(void *arg, struct pgresult *result) {
   struct ledger_call *call = arg;
 
-  if (!pgresult_ok(result)) {
-    note_error(call, pgresult_err(result));
-  } else {
+  if (answers_ok(&call->got, result)) {
     call->commit = column_is(result, 0, "committed")     ? COMMIT_DONE
                    : column_is(result, 0, "rolled_back") ? COMMIT_ROLLED_BACK
                                                          : COMMIT_IN_PROGRESS;
@@ -433,7 +364,7 @@ static void on_resolve(void *arg, struct pgresult *result) {
     call->outcome = column_text(result, 2);
     call->remaining_ms = column_int(result, 3);
   }
-  answered(call, result);
+  answers_got(&call->got, result);
 }
 
 bool ledger_resolve(struct control *c, struct run *r, ledger_done *done) {
@@ -469,13 +400,11 @@ bool ledger_end(struct control *c, struct run *r, ledger_done *done) {
 static void on_put_off(void *arg, struct pgresult *result) {
   struct ledger_call *call = arg;
 
-  if (!pgresult_ok(result)) {
-    note_error(call, pgresult_err(result));
-  } else {
+  if (answers_ok(&call->got, result)) {
     call->found = !pgresult_null(result, 0, 0);
     call->remaining_ms = column_int(result, 0);
   }
-  answered(call, result);
+  answers_got(&call->got, result);
 }
 
 bool ledger_put_off(struct control *c, struct run *r, int max, ledger_done *done) {

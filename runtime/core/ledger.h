@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 #include "core/control.h"
+#include "core/ledger_answers.h"
 #include "core/run.h"
 #include "io/pgconn.h"
 
@@ -23,15 +24,8 @@ enum commit_verdict { COMMIT_NONE, COMMIT_DONE, COMMIT_ROLLED_BACK, COMMIT_IN_PR
 struct ledger_call {
   struct run *run;
   void (*done)(struct run *r, struct ledger_call *call);
-  int left; /* answers still to come */
   int64_t sent_ms; /* loop time */
-
-  struct err err;      /* the first error that counts; unset on success */
-  bool lost;           /* the connection was lost before everything was answered */
-  bool refused;        /* a statement before COMMIT was answered with an error: nothing can have been committed */
-  bool commit_refused; /* COMMIT itself was: the transaction is over */
-  bool committed;      /* COMMIT was answered by COMMIT */
-  bool dirty;          /* after it the session still holds what a function has made: it must not serve another run */
+  struct ledger_answers got;
 
   enum claim_verdict claim;
   enum commit_verdict commit;

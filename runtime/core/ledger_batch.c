@@ -75,43 +75,14 @@ static void add_array(struct params *p, struct buf *b, enum column what, struct 
 
 /* ---- answers ---- */
 
-static void note_error(struct ledger_group *g, const struct err *e) {
-  if (strcmp(e->code, "skipped") == 0) return;
-  if (strcmp(e->code, "connection_lost") == 0)
-    g->lost = true;
-  else
-    g->refused = true;
-  if (!err_is_set(&g->err)) g->err = *e;
-}
-
-static void answered(struct ledger_group *g, struct pgresult *result) {
-  pgresult_free(result);
-  if (--g->left == 0 && g->done) g->done(g->arg, g);
-}
-
-static void on_plain(void *arg, struct pgresult *result) {
-  struct ledger_group *g = arg;
-
-  if (!pgresult_ok(result)) note_error(g, pgresult_err(result));
-  answered(g, result);
-}
-
-static void send(struct pgconn *c, struct ledger_group *g, const char *sql, const struct params *p,
-                 void (*done)(void *, struct pgresult *), void *arg) {
-  struct pgquery q = {.sql = sql, .nparams = p ? p->n : 0, .values = p ? p->value : NULL, .done = done, .arg = arg};
-
-  g->left++;
-  pgconn_query(c, &q);
-}
-
 /* An answer that belongs to certain runs. */
 struct answer {
-  struct ledger_group *group;
+  struct ledger_answers *group;
   int n;
   struct run *runs[];
 };
 
-static struct answer *answer_new(struct ledger_group *g, struct run *const *runs, int n) {
+static struct answer *answer_new(struct ledger_answers *g, struct run *const *runs, int n) {
   struct answer *a = xmalloc(sizeof *a + (size_t)n * sizeof(struct run *));
 
   a->group = g;
@@ -125,11 +96,9 @@ static struct answer *answer_new(struct ledger_group *g, struct run *const *runs
 /* "{17,NULL,18}" */
 static void on_begun(void *arg, struct pgresult *result) {
   struct answer *a = arg;
-  struct ledger_group *g = a->group;
+  struct ledger_answers *g = a->group;
 
-  if (!pgresult_ok(result)) {
-    note_error(g, pgresult_err(result));
-  } else {
+  if (answers_ok(g, result)) {
     const char *s = pgresult_value(result, 0, 0);
     for (int i = 0; i < a->n; i++) {
       if (*s != '{' && *s != ',') bug("umavez.begin_runs gave %s for %d runs", pgresult_value(result, 0, 0), a->n);
@@ -141,7 +110,7 @@ static void on_begun(void *arg, struct pgresult *result) {
     }
   }
   free(a);
-  answered(g, result);
+  answers_got(g, result);
 }
 
 /* Without time-outs a worker that is stopped right after its claims would hold the keys for good; the turns set their own.
@@ -152,7 +121,7 @@ static void on_begun(void *arg, struct pgresult *result) {
   "SELECT umavez.begin_runs($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint), pg_catalog.pg_backend_pid(), "      \
   TIMEOUTS("$5")
 
-void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n, int64_t idle_ms) {
+void ledger_batch_begin(struct pgconn *c, struct ledger_answers *g, struct run *const *runs, int n, int64_t idle_ms) {
   struct params p = {.n = 0};
   struct buf arrays[3];
 
@@ -161,9 +130,9 @@ void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *co
   add_array(&p, &arrays[2], FINGERPRINTS, runs, n);
   params_int(&p, runs[0]->task->lease_ms);
   params_int(&p, idle_ms);
-  send(c, g, "BEGIN", NULL, on_plain, g);
-  send(c, g, pgconn_server_version(c) >= 140000 ? BEGIN_RUNS CONNECTION_CHECK : BEGIN_RUNS, &p, on_begun,
-       answer_new(g, runs, n));
+  answers_send(g, c, "BEGIN", NULL, NULL, NULL);
+  answers_send(g, c, pgconn_server_version(c) >= 140000 ? BEGIN_RUNS CONNECTION_CHECK : BEGIN_RUNS, &p, on_begun,
+               answer_new(g, runs, n));
   pgconn_sync(c);
   for (int i = 0; i < 3; i++) buf_fini(&arrays[i]);
 }
@@ -175,30 +144,30 @@ void ledger_batch_begin(struct pgconn *c, struct ledger_group *g, struct run *co
 
 /* What a function of the run before has left would be seen by this one: RESET ALL, RESET ROLE. They undo the settings of
  * the transaction, too, which are made anew. */
-void ledger_batch_turn(struct pgconn *c, struct ledger_group *g, const struct run *r, int64_t idle_ms,
+void ledger_batch_turn(struct pgconn *c, struct ledger_answers *g, const struct run *r, int64_t idle_ms,
                        bool first) {
   struct params p = {.n = 0};
 
   if (!first) {
-    send(c, g, "RESET ALL", NULL, on_plain, g);
-    send(c, g, "RESET ROLE", NULL, on_plain, g);
+    answers_send(g, c, "RESET ALL", NULL, NULL, NULL);
+    answers_send(g, c, "RESET ROLE", NULL, NULL, NULL);
   }
-  send(c, g, "SAVEPOINT " SAVEPOINT_NAME, NULL, on_plain, g);
+  answers_send(g, c, "SAVEPOINT " SAVEPOINT_NAME, NULL, NULL, NULL);
   if (r->has_tenant)
     params_int(&p, r->tenant_id);
   else
     params_text(&p, "");
   params_int(&p, idle_ms);
-  send(c, g, pgconn_server_version(c) >= 140000 ? SET_TURN CONNECTION_CHECK : SET_TURN, &p, on_plain, g);
+  answers_send(g, c, pgconn_server_version(c) >= 140000 ? SET_TURN CONNECTION_CHECK : SET_TURN, &p, NULL, NULL);
 }
 
-void ledger_batch_keep(struct pgconn *c, struct ledger_group *g) {
-  send(c, g, "RELEASE SAVEPOINT " SAVEPOINT_NAME, NULL, on_plain, g);
+void ledger_batch_keep(struct pgconn *c, struct ledger_answers *g) {
+  answers_send(g, c, "RELEASE SAVEPOINT " SAVEPOINT_NAME, NULL, NULL, NULL);
 }
 
-void ledger_batch_undo(struct pgconn *c, struct ledger_group *g) {
-  send(c, g, "ROLLBACK TO SAVEPOINT " SAVEPOINT_NAME, NULL, on_plain, g);
-  send(c, g, "RELEASE SAVEPOINT " SAVEPOINT_NAME, NULL, on_plain, g);
+void ledger_batch_undo(struct pgconn *c, struct ledger_answers *g) {
+  answers_send(g, c, "ROLLBACK TO SAVEPOINT " SAVEPOINT_NAME, NULL, NULL, NULL);
+  answers_send(g, c, "RELEASE SAVEPOINT " SAVEPOINT_NAME, NULL, NULL, NULL);
 }
 
 /* ---- settlement ---- */
@@ -210,62 +179,27 @@ static void take_outcome(struct run *r, struct pgresult *result, int row) {
 
 static void on_completed(void *arg, struct pgresult *result) {
   struct answer *a = arg;
-  struct ledger_group *g = a->group;
+  struct ledger_answers *g = a->group;
 
-  if (!pgresult_ok(result)) {
-    note_error(g, pgresult_err(result));
-  } else {
+  if (answers_ok(g, result)) {
     if (pgresult_rows(result) != a->n)
       bug("umavez.complete_runs gave %d outcomes for %d runs", pgresult_rows(result), a->n);
     for (int i = 0; i < a->n; i++) take_outcome(a->runs[i], result, i);
   }
   free(a);
-  answered(g, result);
+  answers_got(g, result);
 }
 
 static void on_failed(void *arg, struct pgresult *result) {
   struct answer *a = arg;
-  struct ledger_group *g = a->group;
+  struct ledger_answers *g = a->group;
 
-  if (!pgresult_ok(result))
-    note_error(g, pgresult_err(result));
-  else
-    take_outcome(a->runs[0], result, 0);
+  if (answers_ok(g, result)) take_outcome(a->runs[0], result, 0);
   free(a);
-  answered(g, result);
+  answers_got(g, result);
 }
 
-/* A COMMIT of an aborted transaction is answered by the tag ROLLBACK, without an error. */
-static void on_commit(void *arg, struct pgresult *result) {
-  struct ledger_group *g = arg;
-
-  if (!pgresult_ok(result)) {
-    note_error(g, pgresult_err(result));
-  } else if (strcmp(pgresult_tag(result), "COMMIT") == 0) {
-    g->committed = true;
-  } else {
-    g->refused = true;
-    if (!err_is_set(&g->err))
-      err_set(&g->err, ERR_SQL, "sql", "COMMIT was answered by %s", pgresult_tag(result));
-  }
-  answered(g, result);
-}
-
-static void on_reset(void *arg, struct pgresult *result) {
-  struct ledger_group *g = arg;
-
-  if (!pgresult_ok(result)) g->dirty = true;
-  answered(g, result);
-}
-
-static void on_left_over(void *arg, struct pgresult *result) {
-  struct ledger_group *g = arg;
-
-  if (!pgresult_ok(result) || strcmp(pgresult_value(result, 0, 1), "t") == 0) g->dirty = true;
-  answered(g, result);
-}
-
-static void send_completed(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n) {
+static void send_completed(struct pgconn *c, struct ledger_answers *g, struct run *const *runs, int n) {
   struct params p = {.n = 0};
   struct buf arrays[5];
 
@@ -276,39 +210,35 @@ static void send_completed(struct pgconn *c, struct ledger_group *g, struct run 
   add_array(&p, &arrays[4], OUTCOMES, runs, n);
   params_int(&p, runs[0]->task->retention_ms);
   params_bool(&p, runs[0]->task->history);
-  send(c, g,
-       "SELECT * FROM umavez.complete_runs($1::uuid[], $2::bigint[], $3::bytea[], $4::bigint[], $5::jsonb[], $6::bigint, "
-       "$7::boolean)",
-       &p, on_completed, answer_new(g, runs, n));
+  answers_send(g, c,
+               "SELECT * FROM umavez.complete_runs($1::uuid[], $2::bigint[], $3::bytea[], $4::bigint[], $5::jsonb[], "
+               "$6::bigint, $7::boolean)",
+               &p, on_completed, answer_new(g, runs, n));
   for (int i = 0; i < 5; i++) buf_fini(&arrays[i]);
 }
 
-static void send_forgotten(struct pgconn *c, struct ledger_group *g, struct run *const *runs, int n) {
+static void send_forgotten(struct pgconn *c, struct ledger_answers *g, struct run *const *runs, int n) {
   struct params p = {.n = 0};
   struct buf arrays[2];
 
   add_array(&p, &arrays[0], TENANTS, runs, n);
   add_array(&p, &arrays[1], LEDGER_IDS, runs, n);
-  send(c, g, "SELECT umavez.forget_runs($1::bigint[], $2::bigint[])", &p, on_plain, g);
+  answers_send(g, c, "SELECT umavez.forget_runs($1::bigint[], $2::bigint[])", &p, NULL, NULL);
   for (int i = 0; i < 2; i++) buf_fini(&arrays[i]);
 }
 
-void ledger_batch_settle(struct pgconn *c, struct ledger_group *g, const struct ledger_settlement *s) {
+void ledger_batch_settle(struct pgconn *c, struct ledger_answers *g, const struct ledger_settlement *s) {
   if (s->nforgotten) send_forgotten(c, g, s->forgotten, s->nforgotten);
   for (int i = 0; i < s->nfailed; i++) {
     struct params p = {.n = 0};
     params_fail_run(&p, s->failed[i]);
-    send(c, g, FAIL_RUN, &p, on_failed, answer_new(g, &s->failed[i], 1));
+    answers_send(g, c, FAIL_RUN, &p, on_failed, answer_new(g, &s->failed[i], 1));
   }
   if (s->ncompleted) {
     send_completed(c, g, s->completed, s->ncompleted);
     FAILPOINT(COMPLETION_SENT, s->completed[0]->task_name, pgconn_fd(c));
   }
-  send(c, g, "COMMIT", NULL, on_commit, g);
-  send(c, g, "RESET ALL", NULL, on_reset, g);
-  send(c, g, "RESET ROLE", NULL, on_reset, g);
-  send(c, g, LEFT_OVER, NULL, on_left_over, g);
-  pgconn_sync(c);
+  answers_send_commit(g, c);
   if (s->ncompleted) FAILPOINT(COMMIT_SENT, s->completed[0]->task_name, pgconn_fd(c));
   if (s->nfailed) FAILPOINT(FAILURE_SENT, s->failed[0]->task_name, pgconn_fd(c));
 }

@@ -30,13 +30,4 @@ void params_fail_run(struct params *p, const struct run *r);
 /* The last six of them, which fail_lost_run has too. */
 void params_failure(struct params *p, const struct run *r);
 
-/* Frees session-level advisory locks, and looks for what is rare and dearer to undo than a new connection: objects in
- * pg_temp, LISTEN, held cursors. */
-#define LEFT_OVER                                                                                             \
-  "SELECT pg_catalog.pg_advisory_unlock_all(), "                                                              \
-  "pg_catalog.pg_my_temp_schema() <> 0 AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = " \
-  "pg_catalog.pg_my_temp_schema()) "                                                                          \
-  "OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) "                                               \
-  "OR EXISTS (SELECT FROM pg_catalog.pg_cursor() c WHERE c.is_holdable)"
-
 #endif

@@ -52,12 +52,8 @@ int64_t runner_idle_ms(const struct run *r) {
   return patience > r->task->lease_ms ? patience : r->task->lease_ms;
 }
 
-int64_t runner_least(int64_t least, int64_t us) {
-  return least == 0 || us < least ? us : least + (us - least) / RUNNER_LEAST_ROUNDS;
-}
-
 void runner_learn_trip(struct runner *rn, int64_t us) {
-  rn->trip_us = runner_least(rn->trip_us, us);
+  rn->trip_us = rn->trip_us ? (7 * rn->trip_us + us) / 8 : us;
 }
 
 /* ---- delivery → gate ---- */
@@ -214,9 +210,9 @@ bool runner_again(struct run *r, const struct err *e) {
 
 /* The claim met an error: nothing was started, so nothing is charged. */
 static void claim_failed(struct run *r, const struct ledger_call *call) {
-  const struct err *e = &call->err;
+  const struct err *e = &call->got.err;
 
-  if (call->lost) {
+  if (call->got.lost) {
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
     return;
   }
@@ -274,7 +270,7 @@ static void answer_replay(struct run *r, struct ledger_call *call) {
 }
 
 static void on_claimed(struct run *r, struct ledger_call *call) {
-  if (err_is_set(&call->err)) {
+  if (err_is_set(&call->got.err)) {
     claim_failed(r, call);
     return;
   }

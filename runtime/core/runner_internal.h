@@ -30,7 +30,7 @@ struct runner {
   struct runner_hooks hooks;
   const char *worker_id; /* uuid text; keeps */
   int64_t patience_ms;   /* runner_set_patience; 0: none */
-  int64_t trip_us;       /* how long PostgreSQL takes to answer a claim, at least */
+  int64_t trip_us;       /* how long PostgreSQL takes to answer a claim, smoothed */
 };
 
 static inline const struct handler_ops *runner_ops(const struct run *r) {
@@ -45,10 +45,6 @@ int runner_digests(struct runner *rn, struct run *r, struct err *e) MUST_CHECK;
 int64_t runner_now_us(void); /* CLOCK_MONOTONIC, now */
 int64_t runner_idle_ms(const struct run *r);
 void runner_learn_trip(struct runner *rn, int64_t us);
-/* The least of a row of durations, which forgets slowly: what is far is always slow, what waits for a processor only now and
- * then. (The mean would take a crowded machine for a distant one, and crowd it more.) 0: none yet. */
-#define RUNNER_LEAST_ROUNDS 64
-int64_t runner_least(int64_t least, int64_t us);
 /* Waits for a connection, then claims. Legal from GATE, PREPARE, ACK. */
 void runner_to_pool(struct run *r);
 /* A connection was lent (takes conn), or the pool ends (NULL). Legal from POOL. */

@@ -160,14 +160,14 @@ static void wait_for_retry(struct run *r) {
 }
 
 static void on_lost_recorded(struct run *r, struct ledger_call *call) {
-  if (err_is_set(&call->err) && trouble_is(&call->err)) {
-    trouble_tell(r->runner->loop, "failure_not_recorded", &call->err);
+  if (err_is_set(&call->got.err) && trouble_is(&call->got.err)) {
+    trouble_tell(r->runner->loop, "failure_not_recorded", &call->got.err);
     runner_back(r, GIVE_BACK_COUNTED, r->delay_ms > TROUBLE_RETRY_MS ? r->delay_ms : TROUBLE_RETRY_MS);
     return;
   }
-  if (err_is_set(&call->err)) {
-    log_kv(LOG_WARN_, "failure_not_recorded", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
-           "error", call->err.message, NULL);
+  if (err_is_set(&call->got.err)) {
+    log_kv(LOG_WARN_, "failure_not_recorded", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->got.err.sqlstate,
+           "error", call->got.err.message, NULL);
     runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
     return;
   }
@@ -207,24 +207,24 @@ void runner_recorded(struct run *r, const char *outcome, int64_t remaining_ms) {
 }
 
 static void on_failed(struct run *r, struct ledger_call *call) {
-  if (call->committed) {
-    give_connection_back(r, !call->lost && !call->dirty);
+  if (call->got.committed) {
+    give_connection_back(r, !call->got.lost && !call->got.dirty);
     runner_recorded(r, call->outcome, call->remaining_ms);
     return;
   }
-  if (call->lost && !call->refused) {
+  if (call->got.lost && !call->got.refused) {
     runner_unknown(r);
     return;
   }
-  if (is_stale(&call->err)) {
-    finish_stale(r, &call->err);
+  if (is_stale(&call->got.err)) {
+    finish_stale(r, &call->got.err);
     return;
   }
-  if (trouble_is(&call->err))
-    trouble_tell(r->runner->loop, "failure_record_refused", &call->err);
+  if (trouble_is(&call->got.err))
+    trouble_tell(r->runner->loop, "failure_record_refused", &call->got.err);
   else
-    log_kv(LOG_WARN_, "failure_record_refused", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
-         "error", call->err.message, NULL);
+    log_kv(LOG_WARN_, "failure_record_refused", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->got.err.sqlstate,
+         "error", call->got.err.message, NULL);
   runner_lost(r);
 }
 
@@ -301,13 +301,13 @@ void runner_completed(struct run *r, const char *outcome, int64_t remaining_ms) 
 }
 
 static void on_completed(struct run *r, struct ledger_call *call) {
-  const struct err *e = &call->err;
+  const struct err *e = &call->got.err;
 
-  if (call->committed) {
+  if (call->got.committed) {
     FAILPOINT(COMMIT_ANSWERED, r->task_name, pgconn_fd(r->conn));
-    give_connection_back(r, !call->lost && !call->dirty);
+    give_connection_back(r, !call->got.lost && !call->got.dirty);
     runner_completed(r, call->outcome, call->remaining_ms);
-  } else if (call->lost && !call->refused) {
+  } else if (call->got.lost && !call->got.refused) {
     runner_unknown(r);
   } else if (is_stale(e)) {
     finish_stale(r, e);
@@ -317,7 +317,7 @@ static void on_completed(struct run *r, struct ledger_call *call) {
     runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
   } else if (runner_is_again(e) && runner_again(r, e)) {
     return;
-  } else if (call->commit_refused || call->lost) {
+  } else if (call->got.commit_refused || call->got.lost) {
     runner_set_failure(r, "sql", e->message, e->sqlstate);
     runner_lost(r);
   } else {
@@ -353,7 +353,7 @@ static void resolve_later(struct run *r) {
 }
 
 static void on_resolved(struct run *r, struct ledger_call *call) {
-  if (err_is_set(&call->err) || call->commit == COMMIT_IN_PROGRESS) {
+  if (err_is_set(&call->got.err) || call->commit == COMMIT_IN_PROGRESS) {
     resolve_later(r);
     return;
   }
@@ -396,15 +396,15 @@ void runner_unknown(struct run *r) {
 /* ---- replays ---- */
 
 static void on_acked(struct run *r, struct ledger_call *call) {
-  if (err_is_set(&call->err)) {
-    if (trouble_is(&call->err)) {
-      runner_trouble(r, "ack_failed", &call->err);
+  if (err_is_set(&call->got.err)) {
+    if (trouble_is(&call->got.err)) {
+      runner_trouble(r, "ack_failed", &call->got.err);
       return;
     }
-    if (!call->lost)
-      log_kv(LOG_WARN_, "ack_failed", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
-             "error", call->err.message, NULL);
-    runner_back(r, GIVE_BACK_UNTOUCHED, call->lost ? 0 : RUNNER_BUSY_MS);
+    if (!call->got.lost)
+      log_kv(LOG_WARN_, "ack_failed", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->got.err.sqlstate,
+             "error", call->got.err.message, NULL);
+    runner_back(r, GIVE_BACK_UNTOUCHED, call->got.lost ? 0 : RUNNER_BUSY_MS);
     return;
   }
   if (call->found) {
@@ -432,13 +432,13 @@ void runner_ack(struct run *r) {
 /* ---- ends without the ledger ---- */
 
 static void on_ended(struct run *r, struct ledger_call *call) {
-  if (err_is_set(&call->err) && trouble_is(&call->err)) {
-    runner_trouble(r, "run_not_ended", &call->err);
+  if (err_is_set(&call->got.err) && trouble_is(&call->got.err)) {
+    runner_trouble(r, "run_not_ended", &call->got.err);
     return;
   }
-  if (err_is_set(&call->err) && !is_stale(&call->err)) {
-    log_kv(LOG_WARN_, "run_not_ended", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->err.sqlstate,
-           "error", call->err.message, NULL);
+  if (err_is_set(&call->got.err) && !is_stale(&call->got.err)) {
+    log_kv(LOG_WARN_, "run_not_ended", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->got.err.sqlstate,
+           "error", call->got.err.message, NULL);
     runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
     return;
   }
@@ -456,7 +456,7 @@ void runner_end(struct run *r, const char *code, const char *message) {
 }
 
 static void on_put_off(struct run *r, struct ledger_call *call) {
-  r->permanent = !err_is_set(&call->err) && !call->found;
+  r->permanent = !err_is_set(&call->got.err) && !call->found;
   r->delay_ms = call->remaining_ms;
   on_ended(r, call);
 }
