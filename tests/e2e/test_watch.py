@@ -267,7 +267,8 @@ def test_I01_a_busy_child_whose_leases_cannot_be_renewed_is_killed_uncharged(own
     assert "leases" in killed["why"]
     lab.env.pg.start()
     end = lab.done(run, 90)
-    assert (end.status, end.deliveries, lab.effects()) == ("completed", 1, 1)
+    # Its lease was over: if PostgreSQL took longer to start than the burial may wait, another worker has taken it as expired.
+    assert (end.status, lab.effects()) == ("completed", 1) and end.deliveries in (1, 2)
     assert worker.events("run_lost_its_worker") == []
 
 
