@@ -95,5 +95,29 @@ class Results:
             lines.append(["most resident memory while draining, MB", spread((r["rss"] for r in loaded), "{:.1f}")])
         return head, lines
 
+    def grown(self):
+        """A table for each group of growth.py."""
+        for group in dict.fromkeys(r["group"] for r in self.rows if r["ok"] and "group" in r):
+            lines = []
+            for name in dict.fromkeys(r["what"] for r in self.rows if r["ok"] and r.get("group") == group):
+                rows = self.good(name)
+                base = {r["rep"]: r["rate"] for r in self.good(rows[0]["base"])}
+                quotients = [r["rate"] / base[r["rep"]] for r in rows if r["rep"] in base]
+                lines.append([name, spread((r["rate"] for r in rows), "{:.0f}"), f"{statistics.median(quotients):.2f}" if quotients else "",
+                              *(f"{statistics.median(r[field] for r in rows):.0f}" for field in ("pg_cpu", "wal"))])
+            yield [group, "per second, median (spread)", "× the first row", "PG µs", "WAL B"], lines
+
+    def horizon(self):
+        head = ["vacuum horizon", "PG µs a run, first fifth → last", "p50 ms", "p99 ms", "backlog at the end"]
+        lines = []
+        for name in self.names("cpu_end"):
+            rows = self.good(name)
+
+            def change(a, b, form, rows=rows):
+                return " → ".join(form.format(statistics.median(r[field] for r in rows)) for field in (a, b))
+            lines.append([name, change("cpu_start", "cpu_end", "{:.0f}"), change("p50_start", "p50_end", "{:.1f}"),
+                          change("p99_start", "p99_end", "{:.1f}"), max(r["backlog"] for r in rows)])
+        return head, lines
+
     def tables(self):
-        return [t for t in (self.throughput(), self.latencies(), self.footprint()) if t[1]]
+        return [t for t in (self.throughput(), *self.grown(), self.horizon(), self.latencies(), self.footprint()) if t[1]]

@@ -24,3 +24,14 @@ def test_every_row_of_the_benchmark_counts(tmp_path):
         "floor b", "floor c2", "floor c3", "floor e50", "floor u3", "umavez, 1 worker", "umavez, 1 worker, no gate", "umavez, 2 workers",
         "umavez, duplicates", "latency", "latency, no gate", "idle"}
     assert all(r["ok"] for r in rows)
+
+
+def test_every_row_of_what_grows_counts(tmp_path):
+    rows_file = tmp_path / "rows"
+    done = subprocess.run([sys.executable, HERE / "run", "--smoke", "--only", "enqueue,depth,ledger,horizon,remote", "--json", rows_file],
+                          capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    assert len(rows) == 12 and all(r["ok"] for r in rows)
+    assert {r["group"].split(" from ")[0] for r in rows if "group" in r} == {
+        "enqueueing", "enqueueing in bulk", "draining a deep queue", "draining beside a big ledger", "a backlog through a proxy"}

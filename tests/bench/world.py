@@ -110,12 +110,12 @@ class World:
             db.q("VACUUM ANALYZE")
             db.q("CHECKPOINT")
 
-    def worker(self, db, gate=True, **settings):
-        """A worker as a user starts it: default settings, but for the pool's size where the benchmark was given one."""
+    def worker(self, db, gate=True, url=None, **settings):
+        """A worker as a user starts it: default settings, but for the pool's size where the benchmark was given one. url: another way to db."""
         self._count += 1
         if self.pool_size:
             settings["pool_size"] = self.pool_size
-        return Worker(f"worker-{self._count}", database_url=db.url(), valkey_url=self.valkey.url if gate else "", tasks_dir=HERE / "tasks",
+        return Worker(f"worker-{self._count}", database_url=url or db.url(), valkey_url=self.valkey.url if gate else "", tasks_dir=HERE / "tasks",
                       log_dir=self.logs, **{"poll_interval": "1s", **settings})
 
     # --- meters ------------------------------------------------------------------------------------------------------------
