@@ -400,7 +400,8 @@ static int send(lua_State *L, struct step *s, const struct pgquery *q) {
 /* send(handle, sql, n, …) → box. The text has passed guard(). */
 static int l_send(lua_State *L) {
   struct step *s = check_effect(L);
-  const char *sql = luaL_checkstring(L, 2);
+  size_t len;
+  const char *sql = luaL_checklstring(L, 2, &len);
   int n = (int)luaL_checkinteger(L, 3);
   struct bind_params params;
   struct err e = ERR_INIT;
@@ -408,6 +409,7 @@ static int l_send(lua_State *L) {
   luaL_argcheck(L, n >= 0 && n <= lua_gettop(L) - 3, 3, "number of parameters");
   if (s->pending) return bind_refuse(L, "run_busy", "another statement of this run is under way");
   if (bind_params_init(&params, L, 4, n, &e)) return bind_raise(L, &e);
+  if (sql_sets_constraints(sql, len)) runner_taint(s->run);
   int rc = send(L, s, &(struct pgquery){.sql = sql, .nparams = n, .values = params.values});
   bind_params_fini(&params);
   return rc ? lua_error(L) : 1;

@@ -123,3 +123,12 @@ int sql_guard(const char *sql, size_t len, struct err *e) {
     return err_set(e, ERR_INPUT, "statement_refused", "more than one statement in one string: send them one by one");
   return 0;
 }
+
+bool sql_sets_constraints(const char *sql, size_t len) {
+  struct sql_lexer x = {sql, sql + len, NULL};
+  struct sql_token t = sql_lex(&x);
+  while (sql_token_is_symbol(&t, ';')) t = sql_lex(&x);
+  if (!sql_token_is(&t, "set")) return false;
+  t = sql_lex(&x);
+  return sql_token_is(&t, "constraints");
+}

@@ -10,11 +10,15 @@
 #ifndef UMAVEZ_BIND_SQL_GUARD_H
 #define UMAVEZ_BIND_SQL_GUARD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
 
 /* 0: may be sent. -1: e has class ERR_INPUT, code "statement_refused" and the rule. Borrows sql. */
 int sql_guard(const char *sql, size_t len, struct err *e) MUST_CHECK;
+
+/* Whether a statement that may be sent is SET CONSTRAINTS, which holds until the transaction ends. Borrows sql. */
+bool sql_sets_constraints(const char *sql, size_t len);
 
 #endif

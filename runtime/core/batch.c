@@ -73,6 +73,8 @@ static int fixed_share(void) {
   if (share < 0) {
     const char *text = getenv("UMAVEZ_TEST_SHARE");
     share = text ? atoi(text) : 0;
+    if (text && (share < 2 || share > TASK_BATCH_MAX)) die("UMAVEZ_TEST_SHARE is %s: 2 to %d are expected", text, TASK_BATCH_MAX);
+    if (text) log_kv(LOG_WARN_, "test_setting", "UMAVEZ_TEST_SHARE", text, "what", "for tests: every task shares so many", NULL);
   }
   return share;
 }
@@ -328,7 +330,8 @@ static void on_settled(void *arg) {
   struct batch *b = arg;
   const struct ledger_answers *g = &b->settle;
 
-  if (!g->committed && !(g->lost && !g->refused && !err_is_set(&b->turn.err))) {
+  /* Lost with COMMIT under way, and nothing before it refused, as far as is known: the ledger has to be asked. */
+  if (!g->committed && !(g->lost && !g->refused && !b->turn.refused)) {
     log_undone(b, &g->err);
     scatter(b);
     return;
@@ -392,6 +395,10 @@ static void settle(struct batch *b) {
 
 /* ---- turns ---- */
 
+static bool is_gone(const struct batch *b) {
+  return !b->conn || pgconn_state(b->conn) == PGCONN_CLOSED;
+}
+
 static struct run *next_turn(struct batch *b) {
   struct run *r;
 
@@ -405,8 +412,13 @@ static struct run *next_turn(struct batch *b) {
 
 static void on_step(void *arg) {
   struct batch *b = arg;
-  struct run *r = next_turn(b);
+  struct run *r;
 
+  if (is_gone(b)) {
+    scatter(b);
+    return;
+  }
+  r = next_turn(b);
   if (!r) {
     settle(b);
     return;
@@ -436,10 +448,6 @@ static void undo_turn(struct batch *b, struct run *r, struct list *where) {
   end_turn(b, r, where);
 }
 
-static bool is_gone(const struct batch *b) {
-  return !b->conn || pgconn_state(b->conn) == PGCONN_CLOSED;
-}
-
 /* What sharing a transaction may have caused, or what a second look decides better: locks and snapshots (40, 55), names that
  * a run before has used (42), states and limits of the session (25, 26, 34, 53, 57). */
 static bool is_doubtful(const struct err *e) {
@@ -448,6 +456,26 @@ static bool is_doubtful(const struct err *e) {
   for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
     if (strncmp(e->sqlstate, classes[i], 2) == 0) return true;
   return strcmp(e->code, "prepared_lost") == 0;
+}
+
+/* What a run before has left in the transaction, this one has seen; or it leaves something itself that its savepoint does not
+ * undo when it is kept. Such tasks share nothing, as long as this process lives. */
+static bool is_tainted(struct batch *b, struct run *r) {
+  const char *why = b->turn.dirty ? "a run before has left a temporary table" : r->taints ? "SET CONSTRAINTS" : NULL;
+
+  if (!why) return false;
+  if (r->task->share_from_ms != INT64_MAX)
+    log_kv(LOG_INFO_, "task_shares_nothing", "task", r->task_name, "why", why, "what",
+           "its runs have a transaction each from now on; batch = 1 in its manifest says so from the start", NULL);
+  r->task->share = 1;
+  r->task->share_from_ms = INT64_MAX;
+  b->closing = true;
+  return true;
+}
+
+void batch_taint(struct run *r) {
+  r->taints = true;
+  r->batch->closing = true;
 }
 
 void batch_handler_done(struct run *r, struct verdict *v) {
@@ -463,7 +491,11 @@ void batch_handler_done(struct run *r, struct verdict *v) {
     scatter(b);
     return;
   }
-  if (v->kind == VERDICT_RETURNED) {
+  if (is_tainted(b, r)) {
+    free(v->outcome);
+    free(v->failure);
+    undo_turn(b, r, &b->out);
+  } else if (v->kind == VERDICT_RETURNED) {
     free(v->failure);
     free(r->outcome);
     r->outcome = v->outcome;
@@ -490,7 +522,7 @@ void batch_stopped(struct run *r) {
       do_alone(r);
     } else {
       dismiss(r);
-      runner_lost(r);
+      runner_cut_off(r);
     }
     scatter(b);
     return;

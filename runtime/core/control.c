@@ -133,6 +133,10 @@ int control_epoch(const struct control *c) {
   return c->epoch;
 }
 
+int control_backend_pid(const struct control *c) {
+  return c->conn ? pgconn_backend_pid(c->conn) : 0;
+}
+
 bool control_up(const struct control *c) {
   return c->up;
 }

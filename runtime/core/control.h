@@ -39,6 +39,7 @@ void control_free(struct control *c);
 bool control_up(const struct control *c);
 /* How often the connection has come up: two equal answers mean that it was not lost in between. */
 int control_epoch(const struct control *c);
+int control_backend_pid(const struct control *c); /* as the connection knows it; behind a pooler no server process has it. 0: down */
 /* True when the database's default isolation is not READ COMMITTED: transactions then keep their first snapshot. */
 bool control_snapshots(const struct control *c);
 /* Why it is down; class ERR_NONE while it is up or was never tried. Borrows. */

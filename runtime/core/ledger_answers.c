@@ -83,10 +83,8 @@ static void on_left_over(void *arg, struct pgresult *result) {
 /* Frees session-level advisory locks, and looks for what is rare and dearer to undo than a new connection: objects in
  * pg_temp, LISTEN, held cursors. */
 #define LEFT_OVER                                                                                             \
-  "SELECT pg_catalog.pg_advisory_unlock_all(), "                                                              \
-  "pg_catalog.pg_my_temp_schema() <> 0 AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = " \
-  "pg_catalog.pg_my_temp_schema()) "                                                                          \
-  "OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) "                                               \
+  "SELECT pg_catalog.pg_advisory_unlock_all(), " TEMPORARY_LEFT                                               \
+  " OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) "                                              \
   "OR EXISTS (SELECT FROM pg_catalog.pg_cursor() c WHERE c.is_holdable)"
 
 void answers_send_commit(struct ledger_answers *a, struct pgconn *conn) {

@@ -140,7 +140,14 @@ void ledger_batch_begin(struct pgconn *c, struct ledger_answers *g, struct run *
 /* ---- turns ---- */
 
 #define SAVEPOINT_NAME "umavez_run"
-#define SET_TURN "SELECT pg_catalog.set_config('umavez.tenant_id', $1, true), " TIMEOUTS("$2")
+#define SET_TURN "SELECT " TEMPORARY_LEFT ", pg_catalog.set_config('umavez.tenant_id', $1, true), " TIMEOUTS("$2")
+
+static void on_turn_set(void *arg, struct pgresult *result) {
+  struct ledger_answers *g = arg;
+
+  if (answers_ok(g, result) && strcmp(pgresult_value(result, 0, 0), "t") == 0) g->dirty = true;
+  answers_got(g, result);
+}
 
 /* What a function of the run before has left would be seen by this one: RESET ALL, RESET ROLE. They undo the settings of
  * the transaction, too, which are made anew. */
@@ -158,7 +165,7 @@ void ledger_batch_turn(struct pgconn *c, struct ledger_answers *g, const struct 
   else
     params_text(&p, "");
   params_int(&p, idle_ms);
-  answers_send(g, c, pgconn_server_version(c) >= 140000 ? SET_TURN CONNECTION_CHECK : SET_TURN, &p, NULL, NULL);
+  answers_send(g, c, pgconn_server_version(c) >= 140000 ? SET_TURN CONNECTION_CHECK : SET_TURN, &p, on_turn_set, g);
 }
 
 void ledger_batch_keep(struct pgconn *c, struct ledger_answers *g) {

@@ -15,7 +15,8 @@
 void ledger_batch_begin(struct pgconn *c, struct ledger_answers *g, struct run *const *runs, int n, int64_t idle_ms);
 
 /* Queues what a run's turn begins with: the session as it was (not before the first), SAVEPOINT, tenant and time-outs. Sent
- * with the handler's first statement. An error of it comes to g, which counts these answers without done. */
+ * with the handler's first statement. An error of it comes to g, which counts these answers without done; g->dirty if the runs
+ * before have left temporary objects, which this one sees. */
 void ledger_batch_turn(struct pgconn *c, struct ledger_answers *g, const struct run *r, int64_t idle_ms,
                        bool first);
 /* Queues what it ends with: the savepoint is released, or undone and released. */

@@ -57,7 +57,7 @@
   X(RUN_CLAIM, RUN_HANDLER, "claimed, new or taken over")                                       \
   X(RUN_CLAIM, RUN_POOL, "serialization failure: claimed again at once; or the batch was refused: alone") \
   X(RUN_CLAIM, RUN_TURN, "claimed with others; or left aside, until they are done")             \
-  X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost")                          \
+  X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost, or prepare has failed for good") \
   X(RUN_CLAIM, RUN_ACK, "settled, same request: REPLAY")                                        \
   X(RUN_CLAIM, RUN_END, "key reused with another request: CONFLICT")                            \
   X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; a request is answered, or only looked") \
@@ -166,6 +166,8 @@ struct run {
   struct list member;      /* in the batch, or among those that form one */
   bool alone;              /* in this delivery, no batch any more */
   bool leaving;            /* its handler was stopped so that it is done alone */
+  bool taints;             /* it has sent what would reach the runs after it in its batch */
+  bool refused;            /* a request whose prepare step has failed for good: recorded when its key is claimed */
   int64_t handler_us;      /* when the claim was sent; then, when the handler was started */
   int again;               /* immediate repeats after 40001/40P01 */
   int pending;             /* handler statements under way */

@@ -178,7 +178,15 @@ static void on_connection(void *arg, struct pgconn *conn, const struct err *e) {
   runner_connected(arg, conn, e);
 }
 
+void runner_pause(struct runner *rn, bool paused) {
+  rn->paused = paused;
+}
+
 void runner_to_pool(struct run *r) {
+  if (r->runner->paused) {
+    runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+    return;
+  }
   run_set_state(r, RUN_POOL);
   if (batch_wants(r)) {
     batch_join(r);
@@ -288,6 +296,8 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
       FAILPOINT(CLAIM_ANSWERED, r->task_name, pgconn_fd(r->conn));
       if (run_used_up(r) && !r->draining)
         end_used_up(r, call);
+      else if (r->refused)
+        runner_fail(r);
       else
         runner_start_handler(r);
       return;
@@ -410,7 +420,7 @@ static void on_connection_gone(void *arg) {
   else if (r->batch)
     batch_stopped(r);
   else
-    runner_lost(r);
+    runner_cut_off(r);
 }
 
 void runner_look(struct runner *rn, struct run *r) {
@@ -424,7 +434,11 @@ void runner_handler_done(struct run *r, struct verdict *v) {
   if (r->state == RUN_PREPARE) {
     if (v->kind == VERDICT_RETURNED) bug("a prepare step that returned is runner_prepared");
     runner_take_verdict(r, v);
-    runner_lost(r);
+    r->refused = r->request && v->kind == VERDICT_FAIL; /* an answer, which its key has to keep */
+    if (r->refused)
+      runner_to_pool(r);
+    else
+      runner_lost(r);
     return;
   }
   if (r->state != RUN_HANDLER) bug("run %s had a verdict in state %s", r->run_id, run_state_name(r->state));
@@ -483,6 +497,10 @@ int runner_query(struct run *r, const struct pgquery *q, struct err *e) {
   pgconn_sync(r->conn);
   FAILPOINT(STATEMENT_SENT, r->task_name, pgconn_fd(r->conn));
   return 0;
+}
+
+void runner_taint(struct run *r) {
+  if (r->batch) batch_taint(r);
 }
 
 /* ---- drain ---- */

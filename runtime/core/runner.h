@@ -41,6 +41,9 @@ void runner_set_handler(struct runner *rn, const struct handler_ops *ops);
  * that of its neighbours. */
 void runner_set_patience(struct runner *rn, int64_t ms);
 
+/* PostgreSQL is away: until it is there again, what would wait for a connection is given back at once. */
+void runner_pause(struct runner *rn, bool paused);
+
 /* Takes a RUN_TAKEN run to its end. The run stays owned by the caller, who frees it after hooks.ended. */
 void runner_start(struct runner *rn, struct run *r);
 
@@ -63,5 +66,7 @@ void runner_handler_done(struct run *r, struct verdict *v);
 /* A statement of the handler on the run's own transaction, a group of its own (a sync follows). Borrows q, copies.
  * -1 with code "run_over" when the run is not in its handler: nothing is sent then. */
 int runner_query(struct run *r, const struct pgquery *q, struct err *e) MUST_CHECK;
+/* The next statement changes the transaction for whatever comes after it: if others share it, r is done alone. */
+void runner_taint(struct run *r);
 
 #endif

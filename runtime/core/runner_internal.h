@@ -29,6 +29,7 @@ struct runner {
   const struct handler_ops *ops;
   struct runner_hooks hooks;
   const char *worker_id; /* uuid text; keeps */
+  bool paused;           /* runner_pause */
   int64_t patience_ms;   /* runner_set_patience; 0: none */
   int64_t trip_us;       /* how long PostgreSQL takes to answer a claim, smoothed */
 };
@@ -68,6 +69,9 @@ void runner_fail(struct run *r);
 void runner_failed_by(struct run *r, struct verdict *v);
 /* The same without a transaction: records in a second one. */
 void runner_lost(struct run *r);
+/* The same when it was the connection that ended, with r->failure set for that: nobody is charged if the whole server goes
+ * away, which shows a moment later. */
+void runner_cut_off(struct run *r);
 void runner_ack(struct run *r);
 /* COMMIT was answered: what it had settled was r's completion (failure). */
 void runner_completed(struct run *r, const char *outcome, int64_t remaining_ms);

@@ -242,8 +242,7 @@ static void on_shutdown_judged(void *arg) {
     record_lost(r);
 }
 
-/* r->outcome is set. Charged unless the whole server went away. */
-static void judge_shutdown(struct run *r) {
+void runner_cut_off(struct run *r) {
   give_connection_back(r, false);
   run_set_state(r, RUN_LOST);
   r->epoch = control_epoch(r->runner->control);
@@ -271,7 +270,7 @@ void runner_failed_by(struct run *r, struct verdict *v) {
   }
   runner_take_verdict(r, v);
   if (is_ended(&v->err))
-    judge_shutdown(r);
+    runner_cut_off(r);
   else
     runner_fail(r);
 }
@@ -331,7 +330,7 @@ void runner_complete(struct run *r, struct verdict *v) {
   r->outcome = v->outcome;
   if (!r->conn || pgconn_state(r->conn) == PGCONN_CLOSED) {
     runner_set_failure(r, "sql", "the connection was lost before the run could be completed", "08006");
-    runner_lost(r);
+    runner_cut_off(r);
     return;
   }
   run_set_state(r, RUN_COMPLETE);

@@ -269,6 +269,7 @@ static void on_renew(void *arg) {
 
 void sched_start(struct sched *s) {
   s->taking = true;
+  runner_pause(s->runner, false);
   if (!loop_timer_active(&s->renew)) loop_timer_start(s->loop, &s->renew, renew_interval_ms());
   loop_defer(s->loop, s->draining ? &s->drain_check : &s->dispatch);
 }
@@ -292,6 +293,7 @@ static void each_run(struct sched *s, void (*act)(struct runner *rn, struct run 
 
 void sched_pause(struct sched *s) {
   s->taking = false;
+  runner_pause(s->runner, true);
   each_run(s, runner_give_back);
   ask_source(s);
 }

@@ -36,7 +36,8 @@ struct source_postgres {
   char *queues; /* array literals and JSON, made once */
   char *leases;
   int64_t poll_interval_ms, lease_ms;
-  bool listen;
+  bool listen;    /* if the session is our own */
+  bool listening; /* it is */
   void (*on_up)(void *arg);
   void (*on_down)(void *arg, const struct err *why);
   void *arg;
@@ -184,7 +185,7 @@ static void tell_sleep(struct source_postgres *s, bool asleep) {
                       .done = on_sleep_told,
                       .arg = s};
 
-  if (s->listen && s->asleep != asleep && control_query(s->control, &q)) s->asleep = asleep;
+  if (s->listening && s->asleep != asleep && control_query(s->control, &q)) s->asleep = asleep;
 }
 
 static void on_taken(void *arg, struct pgresult *result) {
@@ -204,10 +205,10 @@ static void on_taken(void *arg, struct pgresult *result) {
   for (int i = 0; i < n; i++)
     s->base.hooks.taken(s->base.hooks.arg, run_from_row(result, i));
   pgresult_free(result);
-  if (n > 0 && (n == s->asked || !s->listen)) {
+  if (n > 0 && (n == s->asked || !s->listening)) {
     tell_sleep(s, false);
     s->woken = true;
-  } else if (s->listen && !s->asleep) {
+  } else if (s->listening && !s->asleep) {
     tell_sleep(s, true);
     s->woken = true; /* what was enqueued before the database knew: look once more */
   }
@@ -253,7 +254,9 @@ static void source_postgres_want(struct source *base, int n, const char *const *
 static void on_reaped(void *arg, struct pgresult *result) {
   struct source_postgres *s = arg;
 
-  if (pgresult_ok(result) && strcmp(pgresult_value(result, 0, 0), "0") != 0) {
+  if (!pgresult_ok(result)) {
+    tell(s, LOG_ERROR_, "reap_failed", pgresult_err(result));
+  } else if (strcmp(pgresult_value(result, 0, 0), "0") != 0) {
     stats_add(STAT_RUNS_REAPED, strtoull(pgresult_value(result, 0, 0), NULL, 10));
     log_kv(LOG_WARN_, "leases_expired", "runs", pgresult_value(result, 0, 0), NULL);
     look_in(s, 0);
@@ -428,11 +431,27 @@ static void return_orphans(struct source_postgres *s) {
   buf_fini(&kept);
 }
 
-static void on_control_up(void *arg) {
+/* Behind a pooler the session belongs to others as well: what is set up in it (LISTEN, the sleepers' lock) would stay with them. */
+static void on_session(void *arg, struct pgresult *result) {
   struct source_postgres *s = arg;
   struct pgquery q = {.sql = "LISTEN umavez_runs", .once = true, .done = on_sleep_told, .arg = s};
 
-  s->asleep = false;
+  if (pgresult_ok(result) && control_up(s->control)) {
+    s->listening = atoi(pgresult_value(result, 0, 0)) == control_backend_pid(s->control);
+    if (!s->listening)
+      log_kv(LOG_INFO_, "pooler_found", "what", "notifications do not come through it: the queue is polled", "poll_interval_ms",
+             log_i64(s->poll_interval_ms), NULL);
+    else if (control_query(s->control, &q))
+      look_in(s, 0); /* what was enqueued before */
+  }
+  pgresult_free(result);
+}
+
+static void on_control_up(void *arg) {
+  struct source_postgres *s = arg;
+  struct pgquery q = {.sql = "SELECT pg_catalog.pg_backend_pid()", .done = on_session, .arg = s};
+
+  s->asleep = s->listening = false;
   if (s->listen && !control_query(s->control, &q)) bug("a connection that has just come up is down");
   return_orphans(s);
   loop_defer(s->loop, &s->flush);

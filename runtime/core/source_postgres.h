@@ -18,7 +18,7 @@ struct source_postgres_options {
   const char *const *queues;
   int nqueues;
   int64_t poll_interval_ms, lease_ms; /* lease_ms: of runs whose task no manifest declares */
-  bool listen;                        /* false behind a pooler in transaction mode */
+  bool listen;                        /* for notifications, unless a pooler is found in between */
   void (*on_up)(void *arg);           /* the connection is there, or was lost; may be NULL */
   void (*on_down)(void *arg, const struct err *why);
   void *arg;

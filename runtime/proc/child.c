@@ -82,6 +82,24 @@ static char **environment(const struct child_start *start) {
   return env;
 }
 
+static unsigned orphan_limit_s;
+
+/* SIGALRM is nobody else's, and ends us. */
+static void on_orphaned(int sig) {
+  (void)sig;
+  alarm(orphan_limit_s);
+  kill(getpid(), SIGTERM);
+}
+
+void child_end_with_parent(unsigned limit_s) {
+  struct sigaction sa = {.sa_handler = on_orphaned, .sa_flags = SA_RESTART};
+
+  orphan_limit_s = limit_s;
+  sigemptyset(&sa.sa_mask);
+  sigaction(SIGRTMIN, &sa, NULL);
+  prctl(PR_SET_PDEATHSIG, SIGRTMIN, 0, 0, 0);
+}
+
 /* Between fork and exec. A group of its own: what a terminal or `timeout` sends to the supervisor's group reaches the
  * supervisor alone, who tells its children once. */
 static void become_child(const struct child_start *start, char **env, pid_t parent) {

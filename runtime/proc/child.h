@@ -20,6 +20,10 @@ bool child_supervised(void);
 struct slot *child_slot(void); /* NULL: no supervisor */
 int child_listen_fd(void);     /* the door's; -1: none */
 
+/* From now on: when the supervisor dies, we are told to drain (SIGTERM), and are gone limit_s seconds later even if our loop does not
+ * turn any more, since nobody is left who would kill us. Not for a process that is stopped. */
+void child_end_with_parent(unsigned limit_s);
+
 /* The start of a supervisor's children. argv is kept: a child gets the same. */
 void child_set_argv(char **argv);
 struct child_start {

@@ -32,6 +32,7 @@
 #define REGISTER_AGAIN_MS 1000
 #define RETIRE_MS 5000 /* how long an idle connection is waited for */
 #define RETIRE_LOOK_MS 50
+#define ORPHAN_SPARE_S 10 /* beyond drain_timeout, as the supervisor would have given us */
 
 struct worker {
   struct loop *loop;
@@ -440,6 +441,7 @@ static void tell_supervisor(struct worker *w) {
   task_each(shortest_lease, &settings.lease_ms);
   err_copy_text(settings.http_listen, sizeof settings.http_listen, w->conf->http_listen);
   slot_tell(w->slot, w->worker_id, &settings);
+  child_end_with_parent((unsigned)(w->conf->drain_timeout_ms / 1000) + ORPHAN_SPARE_S);
 }
 
 static void on_run_ended(void *arg, struct run *r) {

@@ -391,7 +391,7 @@ $f$
 CREATE OR REPLACE FUNCTION umavez.ack_replay(p_run uuid, p_tenant bigint, p_key bytea, p_fingerprint bytea, p_history boolean)
 RETURNS TABLE (status text, outcome text, remaining_ms bigint, id bigint, attempt integer)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off AS $fn$
 #variable_conflict use_column
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);

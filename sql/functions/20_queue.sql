@@ -371,9 +371,12 @@ END $fn$;
 --            long each time in a row), less up to a quarter so that duplicates do not come all at once
 --   back     not begun (drain, PostgreSQL away, no room): not counted, due in p_delay
 --   counted  due in p_delay, counted
+-- Like all that a worker asks on a connection which serves other runs as well, it does not wait for a row that somebody else has locked:
+-- 55P03, and it is asked again.
 CREATE OR REPLACE FUNCTION umavez.release_runs(p_worker uuid, p_runs uuid[], p_delays_ms bigint[], p_reasons text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $fn$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $fn$
 BEGIN
   IF EXISTS (SELECT 1 FROM unnest(p_reasons) AS r WHERE r IS NULL OR r NOT IN ('busy', 'back', 'counted')) THEN
     RAISE EXCEPTION 'a reason is busy, back or counted' USING ERRCODE = 'invalid_parameter_value';
@@ -434,7 +437,7 @@ END $fn$;
 CREATE OR REPLACE FUNCTION umavez.end_run(
   p_run uuid, p_status text, p_outcome jsonb, p_failure jsonb, p_key bytea DEFAULT NULL, p_attempt integer DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off AS $fn$
 BEGIN
   WITH gone AS (
     DELETE FROM umavez.runs r WHERE r.run_id = p_run RETURNING r.*
@@ -453,7 +456,7 @@ END $fn$;
 -- reschedule_run: due again in p_delay_ms, whoever holds its lease; the delivery stays counted.
 CREATE OR REPLACE FUNCTION umavez.reschedule_run(p_run uuid, p_delay_ms bigint, p_failure jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off AS $fn$
 BEGIN
   UPDATE umavez.runs r
      SET state = 'available', lease_until = NULL, worker_id = NULL, busy = 0, failure = coalesce(p_failure, r.failure),
@@ -470,7 +473,7 @@ END $fn$;
 -- A task that some worker has registered is served, if not here: its runs wait, 32 s at most between two looks, and never end so.
 CREATE OR REPLACE FUNCTION umavez.put_off_run(p_run uuid, p_failure jsonb, p_max integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off AS $fn$
 DECLARE
   v_times integer; v_delay_ms bigint; v_served boolean;
 BEGIN

@@ -10,6 +10,7 @@ import signal
 import pytest
 
 from lab import OWNERS, TASKS, TENANT
+from support.proxy import PgProxy
 
 PLAIN = "start() effect() return { n = args.n }"
 
@@ -237,3 +238,54 @@ def test_share_grows_by_itself(free):
     made, _ = transactions(lab, "e2.t_run")
     assert made < 500, f"{made} transactions for 600 quick runs"
     assert lab.effects() == 620
+
+
+def test_F01_the_answer_to_commit_is_lost(shared):
+    """The truth is asked for, run by run, as for a run alone: nothing starts again, and what is put off stays so."""
+    bodies = [PLAIN] * 8
+    bodies[3] = "start() effect() return ctx:retry { after = '1h' }"
+    runs = enqueue(shared, TENANT, bodies)
+    proxy = shared.env.closing(PgProxy(shared.env.pg))
+    proxy.cut_after_commit(after="complete_runs")
+    worker = shared.worker(database_url=proxy.url(shared.env.db))
+    proxy.wait_fired()
+    for n, run in enumerate(runs):
+        if n != 3:
+            end = shared.done(run, 60)
+            assert (end.status, end.deliveries, end.attempt) == ("completed", 1, 1)
+    assert shared.done(shared.enqueue("e2.t_run", {"e1": "next", "lua": PLAIN}), 60).status == "completed"
+    assert worker.terminate() == 0                  # by now it knows what became of each
+    row = shared.live(runs[3])
+    assert (row.state, row.deliveries) == ("available", 1)
+    assert shared.value("SELECT run_at > clock_timestamp() + interval '50 min' FROM umavez.runs WHERE run_id = %s::uuid", runs[3])
+    assert (shared.starts(), shared.effects()) == (9, 8)
+    assert worker.events("batch_undone") == []
+    shared.sql("DELETE FROM umavez.runs")
+    shared.allow("accounted")
+
+
+TEMPORARY = """start() effect() return ctx.sql:one('SELECT leave_and_count() AS n')"""
+
+
+def test_I03_a_temporary_table_of_the_run_before(shared):
+    """A common idiom: the function makes its work table unless it is there. Each run sees its own, whoever shared the transaction."""
+    shared.sql("""CREATE FUNCTION leave_and_count() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
+        CREATE TEMP TABLE IF NOT EXISTS work (n int) ON COMMIT DROP; INSERT INTO work VALUES (1); RETURN (SELECT sum(n) FROM work); END $$""")
+    runs = enqueue(shared, TENANT, [TEMPORARY] * 8)
+    worker = shared.worker()
+    assert [shared.done(run, 60).outcome for run in runs] == [{"n": 1}] * 8
+    assert shared.effects() == 8 and worker.events("task_shares_nothing")
+
+
+def test_I03_constraints_of_the_run_before(shared):
+    """SET CONSTRAINTS holds until the transaction ends: for its own run only."""
+    shared.sql("CREATE TABLE parents (id int PRIMARY KEY)")
+    shared.sql("CREATE TABLE children (parent int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+    shared.sql("GRANT ALL ON parents, children TO app_worker")
+    late = "start() effect() ctx.sql:exec('INSERT INTO children VALUES ($1)', args.n) ctx.sql:exec('INSERT INTO parents VALUES ($1)', args.n) return {}"
+    strict = "start() effect() ctx.sql:exec('/* now */ SET CONSTRAINTS ALL IMMEDIATE') return {}"
+    runs = enqueue(shared, TENANT, [strict, late, strict, late, late, late], "once")
+    shared.worker()
+    ends = [shared.done(run, 60) for run in runs]
+    assert [(end.status, end.deliveries, end.attempt) for end in ends] == [("completed", 1, 1)] * 6
+    assert shared.effects() == 6 and shared.value("SELECT count(*) FROM children") == 4

@@ -618,6 +618,20 @@ def test_G08_an_error_before_the_transaction(env, gate):
     assert (again.status, again.body, again.replayed) == (201, second.body, True)
 
 
+@GATES
+def test_G08_a_refusal_before_the_transaction_is_an_answer(env, gate):
+    """ctx:fail in `prepare`: recorded and replayed like one in the effect. Only a gate keeps a duplicate from `prepare`."""
+    env.tasks.add("d.prepared", handler=PREPARED.replace("calls == 1 and args.fail", "args.fail"), http={"path": "/prepared"})
+    env.audit.allow("settled_effect")
+    door = make_door(env, "t", gate)
+    first = door.post("/prepared", {"fail": True}, key="k1")
+    assert (first.status, first.json["type"], first.replayed) == (422, "urn:umavez:failure:not_today", False)
+    again = door.post("/prepared", {"fail": True}, key="k1")
+    assert (again.status, again.body, again.replayed, env.effects()) == (422, first.body, True, 0)
+    assert (door.ledger("d.prepared", "k1").status, door.ledger("d.prepared", "k1").attempt) == ("failed_permanent", 1)
+    assert door.post("/prepared", {"fail": False}, key="k2").json == {"calls": 3 if gate == "absent" else 2}
+
+
 def test_G08_errors_never_become_final(env):
     """Twenty errors: still retryable; the client decides when it is enough. A time-out is such an error."""
     door = make_door(env)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lab import GATES, LONG, OWNERS, PLATFORM, SLACK
+from lab import GATES, LONG, OWNERS, PLATFORM, SLACK, TENANT
 from support import procs
 from support.http import Closed, Connection, Door, wait_ready
 from support.procs import wait_until
@@ -309,6 +309,22 @@ def test_J05_the_parents_death_drains_the_children(lab, owner, gate):
     lab.worker()
     assert {lab.done(run).status for run in more} == {"completed"}
     assert lab.effects() == lab.starts() == 26
+
+
+def test_J05_a_child_whose_loop_does_not_turn_does_not_outlive_its_supervisor(lab):
+    """Nobody is left to kill it: it ends itself, drain_timeout and ten seconds after."""
+    worker = lab.worker(workers=1, drain_timeout="1s", stall="5m")
+    child, = worker.wait_children(1)
+    lab.allow("worker_death", "leases", "open_sessions", "accounted")
+    run = lab.enqueue(TENANT.task("run"), {"e1": "E1", "lua": "start() effect() if args.n == nil then while true do end end return {}"})
+    lab.until(lambda: lab.starts() == 1, 30, "the handler's start")
+    worker.killed = True
+    worker.process.kill()
+    worker.process.wait()
+    lab.until(lambda: not procs.alive(child), 60, "the child's end")
+    lab.until(lambda: not lab.sessions(), 30, "the sessions to end")
+    assert lab.effects() == 0
+    lab.sql("DELETE FROM umavez.runs WHERE run_id = %s::uuid", run)
 
 
 @GATES

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lab import OWNERS, SLACK
+from lab import OWNERS, SLACK, TASKS, TENANT, Lab, digest, fingerprint
 from support.proxy import PgProxy
 from support.servers import umavez_bin
 
@@ -84,3 +84,48 @@ def test_a_worker_waits_for_a_database_that_goes_away_while_it_looks_at_it(lab, 
     worker.wait_line("PostgreSQL is away .*the worker waits for it")
     assert lab.done(lab.enqueue("e2.t_run", {"lua": "start() effect() return {}"})).status == "completed"
     assert worker.running()
+
+
+def test_a_row_that_somebody_else_has_locked_stops_nobody(lab):
+    """An operator's long UPDATE holds a run that a worker gives back (its key is busy): renewals and takes go on beside it."""
+    task, args = TENANT.task("key"), {"e1": "E1", "lua": "start() effect() return {}"}
+    lab.foreign(TENANT, digest(task, "E1"), fingerprint(task, args), seconds=3600)
+    lab.allow("ledger_run", "accounted", "processing", "leases")
+    held = lab.enqueue(task, args)
+    worker = lab.worker(lease="2s")
+    lab.busy(held)
+    other = lab.env.db.connect(autocommit=False)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM umavez.runs WHERE run_id = %s::uuid FOR UPDATE", (held,))
+        lab.latch("a")
+        long = lab.enqueue(TENANT.task("run"), {"e1": "long", "lua": "start() effect() reached('a') wait('a') return {}"})
+        lab.reached("a")
+        for n in range(30):
+            assert lab.done(lab.enqueue(TENANT.task("run"), {"e1": f"E{n}", "lua": "effect() return {}"})).status == "completed"
+        lab.open("a")
+        assert (lab.done(long).deliveries, lab.starts()) == (1, 1)
+        assert worker.events("postgresql_down", connection="leases") == []
+    finally:
+        other.rollback()
+        other.close()
+    lab.sql("DELETE FROM umavez.runs WHERE run_id = %s::uuid", held)
+
+
+@pytest.fixture
+def own_lab(own_env):
+    return Lab(own_env)
+
+
+@pytest.mark.parametrize("waits", ["ctx:sleep('600s')", "ctx.sql:one('SELECT pg_sleep(600)')"], ids=["sleeps", "statement"])
+def test_F03_a_restart_charges_nobody_not_even_a_last_attempt(own_lab, waits):
+    """max_attempts 1, and PostgreSQL restarts under the handler: whatever it was waiting for, it is done again, as if it had not begun."""
+    lab = own_lab
+    lab.env.tasks.add("e2.t_last", owner="tenant", retry={"max_attempts": 1}, timeout="15m", lease="30s", handler=(TASKS / "lab.lua").read_text())
+    lab.worker()
+    run = lab.enqueue("e2.t_last", {"e1": "E1", "lua": f"local n = start() effect() if n == 1 then {waits} end return {{ n = n }}"})
+    lab.until(lambda: lab.starts() == 1 and lab.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") > 0, 30, "the handler's start")
+    lab.env.pg.stop("fast")
+    lab.env.pg.start()
+    end = lab.done(run, 90)
+    assert (end.status, end.outcome, lab.effects()) == ("completed", {"n": 2}, 1)
