@@ -12,6 +12,7 @@ import pytest
 from support.procs import ROOT, remove_dir, wait_until
 from support.servers import Database, clean_environment, umavez_bin
 
+NEW = ["refund.lua", "refund_spec.lua", "manifest.lua"]
 MANIFEST = """
 return { tasks = {
   note   = { owner = "platform", key = { "name" }, retention = "1h" },
@@ -289,3 +290,63 @@ def test_its_own_server_stays_for_the_next_call():
     finally:
         subprocess.run([str(umavez_bin()), "test", "--stop"], cwd=directory, stderr=subprocess.DEVNULL)
         remove_dir(directory)
+
+
+# --- umavez new ------------------------------------------------------------------------------------------------------
+
+class New:
+    def __init__(self, directory, server):
+        self.directory, self.env = directory, {**clean_environment(), "UMAVEZ_TEST_DATABASE_URL": server.url("postgres")}
+
+    def __call__(self, *argv, code=0):
+        done = subprocess.run([str(umavez_bin()), *argv], cwd=self.directory, env=self.env, text=True, capture_output=True, timeout=240)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def files(self):
+        return {str(path.relative_to(self.directory)): path.read_text() for path in sorted(self.directory.rglob("*.lua"))}
+
+
+@pytest.fixture
+def new(server, tmp_path):
+    return New(tmp_path, server)
+
+
+def test_new_tasks_pass_check_and_their_own_specs(new):
+    out = new("new", "task", "payments.refund")
+    assert list(new.files()) == ["tasks/payments/" + name for name in sorted(NEW)]
+    assert "umavez test tasks/payments/refund_spec.lua" in out
+    new("new", "task", "payments.charge_back", "--owner", "platform")
+    new("new", "task", "alone")
+    done = json.loads(new("new", "task", "a.b.c", "--json"))
+    assert done == {"task": "a.b.c", "files": ["tasks/a/b/c.lua", "tasks/a/b/c_spec.lua", "tasks/a/b/manifest.lua"]}
+    assert "5 tasks, 0 faults" in new("check")
+    assert "4 successes / 0 failures / 0 errors" in new("test")
+
+
+def test_new_writes_nothing_where_something_is_in_the_way(new):
+    new("new", "task", "payments.refund")
+    before = new.files()
+    assert "there is a task payments.refund already" in new("new", "task", "payments.refund", code=1)
+    assert "there is a task maintenance.purge already" in new("new", "task", "maintenance.purge", code=1)
+    (new.directory / "tasks/payments/other.lua").write_text("return 1")
+    assert "tasks/payments/other.lua is there already; nothing was written" in new("new", "task", "payments.other", code=1)
+    (new.directory / "tasks/payments/other.lua").unlink()
+    for name in ("payments.", ".refund", "pay-ments.refund", "payments.end", "payments.9", ""):
+        assert "letters, digits and _" in new("new", "task", name, code=2)
+    assert new.files() == before
+
+
+def test_new_says_what_to_add_to_a_manifest_that_it_cannot_read(new):
+    folder = new.directory / "tasks" / "payments"
+    folder.mkdir(parents=True)
+    (folder / "manifest.lua").write_text("local tasks = {}\nreturn { tasks = tasks }\n")
+    before = new.files()
+    out = new("new", "task", "payments.refund", code=1)
+    assert "add this to its tasks" in out and 'refund = {\n  description = "what payments.refund is for"' in out
+    assert new.files() == before
+    entry = out[out.index("refund = {"):].strip()
+    (folder / "manifest.lua").write_text(f"local tasks = {{ {entry} }}\nreturn {{ tasks = tasks }}\n")
+    new("new", "task", "payments.refund")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(NEW)
+    assert "1 success" in new("test")
