@@ -1,6 +1,7 @@
 --- `ctx`: what a handler is given. docs/tasks.md is the guide.
 -- @module umavez.context
 
+local declarations = require("umavez.args")
 local c = require("umavez.c.run")
 local value = require("umavez.c.value")
 local vm = require("umavez.vm")
@@ -9,7 +10,8 @@ local await = vm.await
 local error, pcall, select, type, tostring = error, pcall, select, type, tostring
 local NULL = value.null
 
--- Handlers by task name: { effect = fn, prepare = fn or nil, key = fn or nil, owner = "tenant" or "platform" }.
+-- Handlers by task name: { effect = fn, prepare = fn or nil, key = fn or nil, owner = "tenant" or "platform",
+-- args = what the manifest declares or nil }.
 local tasks = {}
 
 local M = { tasks = tasks }
@@ -266,14 +268,33 @@ local function bounded(fn, ...)
 end
 M.bounded = bounded
 
+-- The args, which the first step finds to be what the manifest declares: the key is claimed by then, so that a
+-- duplicate of what is settled already is answered whatever the manifest says today.
+local function checked_args(handle, task, first)
+  local given = c.args(handle)
+  local fault = first and task.args and declarations.fault(task.args, given)
+  if fault then
+    c.fail(handle, fault)
+    stop("args_invalid", fault)
+  end
+  return given
+end
+
 c.setup({
   prepare = function(handle)
     local ctx = context(handle)
-    return tasks[ctx.task].prepare(ctx, c.args(handle))
+    local task = tasks[ctx.task]
+    return task.prepare(ctx, checked_args(handle, task, true))
   end,
   effect = function(handle, prepared)
     local ctx = context(handle)
-    return tasks[ctx.task].effect(ctx, c.args(handle), prepared)
+    local task = tasks[ctx.task]
+    return task.effect(ctx, checked_args(handle, task, not task.prepare), prepared)
+  end,
+  args_fault = function(task, text)
+    local declared = tasks[task].args
+    local fault = declared and declarations.fault(declared, value.decode(text))
+    return fault and value.encode(fault) or nil
   end,
   key = function(task, args)
     local key = bounded(tasks[task].key, value.decode(args))

@@ -8,6 +8,9 @@ local ENTRY = [[
   description = "what @TASK@ is for",
   owner = "@OWNER@",
   key = { "reference" }, -- runs of one reference are one operation; without a key, only redeliveries of a run are
+  args = {
+    reference = { type = "string", required = true, min = 1 },
+  },
 },]]
 
 local MANIFEST = [[
@@ -40,6 +43,11 @@ describe("@TASK@", function()
     assert.same(first, second)
     assert.is_true(again.replay)
     -- t:assert_effects_once("SELECT FROM @NAME@s WHERE reference = $1", "r-1")
+  end)
+
+  it("wants a reference that is a text", function()
+    local outcome = t:run("@TASK@", { reference = 7 }@OPTIONS@)
+    assert.equal("args_invalid", outcome.code)
   end)
 end)
 ]]

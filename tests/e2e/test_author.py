@@ -1,6 +1,8 @@
 """`umavez test`: what the author of a task gets, from outside."""
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.http import Door, new_key
 from support.procs import ROOT, remove_dir, wait_until
 from support.servers import Database, clean_environment, umavez_bin
 
@@ -321,7 +324,7 @@ def test_new_tasks_pass_check_and_their_own_specs(new):
     done = json.loads(new("new", "task", "a.b.c", "--json"))
     assert done == {"task": "a.b.c", "files": ["tasks/a/b/c.lua", "tasks/a/b/c_spec.lua", "tasks/a/b/manifest.lua"]}
     assert "5 tasks, 0 faults" in new("check")
-    assert "4 successes / 0 failures / 0 errors" in new("test")
+    assert "8 successes / 0 failures / 0 errors" in new("test")
 
 
 def test_new_writes_nothing_where_something_is_in_the_way(new):
@@ -349,4 +352,137 @@ def test_new_says_what_to_add_to_a_manifest_that_it_cannot_read(new):
     (folder / "manifest.lua").write_text(f"local tasks = {{ {entry} }}\nreturn {{ tasks = tasks }}\n")
     new("new", "task", "payments.refund")
     assert sorted(path.name for path in folder.iterdir()) == sorted(NEW)
-    assert "1 success" in new("test")
+    assert "2 successes" in new("test")
+
+
+# --- args in manifests -----------------------------------------------------------------------------------------------
+
+ORDER = {"id": {"type": "string"}, "n": {"type": "integer", "required": True, "min": 1, "max": 9},
+         "kind": {"type": "string", "enum": ["in", "out"]},
+         "items": {"type": "array", "items": {"type": "object", "fields": {"sku": {"type": "string", "required": True, "pattern": "^%u+$"}}}}}
+WRONG = [({}, "n", "nothing", "a whole number from 1 to 9"), ({"n": 10}, "n", "10", "a whole number from 1 to 9"),
+         ({"n": 1, "kind": "x"}, "kind", '"x"', 'one of "in", "out"'),
+         ({"n": 1, "items": [{"sku": "A"}, {"sku": "b"}]}, "items[1].sku", '"b"', "a string that matches the pattern ^%u+$")]
+
+
+def test_args_of_queued_runs_are_checked_before_the_handler(project):
+    (project.directory / "tasks" / "app" / "manifest.lua").write_text("""return { tasks = {
+      note = { owner = "platform", key = { "name" }, args = { name = { type = "string", required = true, max = 5 } } },
+      leaky = { owner = "platform", args = { name = { type = "string", required = true } } },
+    } }""")
+    project.spec("""
+  it("fails for good, with path, found and expected", function()
+    local first, second, again = t:deliver_twice("app.note", { name = "longer" })
+    assert.same({ code = "args_invalid", message = "args.name: expected a string of at most 5 characters", path = "name",
+      found = '"longer"', expected = "a string of at most 5 characters" }, first)
+    assert.same(first, second)
+    assert.is_true(again.replay)
+    assert.equal("failed_permanent", again.status)
+    assert.equal(0, t.db:one("SELECT count(*) AS n FROM notes WHERE name = 'longer'").n)
+  end)
+  it("does not begin prepare", function()
+    assert.equal("args_invalid", t:run("app.leaky", {}).code)
+    assert.equal(1, t:run("app.leaky", { name = "x" }).done)
+  end)
+  it("answers a duplicate of what is settled, whatever the manifest says today", function()
+    t:run("app.note", { name = "short" })
+    local declared = require("umavez.context").tasks["app.note"].args
+    finally(function() declared.name.max = 5 end)
+    declared.name.max = 4
+    local outcome, run = t:run("app.note", { name = "short" })
+    assert.is_true(run.replay)
+    assert.same({ name = "short" }, outcome)
+    assert.equal("args_invalid", t:run("app.note", { name = "other" }).code)
+  end)""")
+    assert "3 successes" in project()
+
+
+def test_args_of_requests_are_checked(env):
+    env.tasks.add("d.pay", owner="tenant", args=ORDER, http={"method": "POST", "path": "/orders/{id}"})
+    env.tasks.add("d.queue", owner="tenant", args=ORDER, http={"method": "POST", "path": "/queue", "mode": "enqueue"})
+    env.audit.allow("ledger_run", "replays_equal", "settled_effect")  # the answer 202 has a ledger row and no run of its own
+    door = Door(env, tenant=1)
+    for target in ("/orders/7", "/queue"):
+        for body, path, found, expected in WRONG:
+            key = new_key()
+            answer = door.post(target, body, key=key)
+            assert (answer.status, answer.json["type"]) == (422, "urn:umavez:failure:args_invalid"), answer
+            assert {k: answer.json[k] for k in ("code", "path", "found", "expected")} == {
+                "code": "args_invalid", "path": path, "found": found, "expected": expected}
+            again = door.post(target, body, key=key)
+            assert (again.status, again.replayed, again.body) == (422, True, answer.body)
+    assert env.db.val("SELECT count(*) FROM umavez.runs") == 0
+    assert env.db.val("SELECT count(*) FROM umavez.finished_runs WHERE task = 'd.queue' AND status = 'completed'") == 0
+    assert door.post("/queue", {"n": 9, "items": [{"sku": "AB"}]}, key=new_key()).status == 202
+    described = door.get("/openapi.json").json["paths"]["/orders/{id}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert described["required"] == ["n"] and set(described["properties"]) == {"n", "kind", "items"}
+    assert described["properties"]["n"] == {"type": "integer", "minimum": 1, "maximum": 9}
+    assert described["properties"]["items"]["items"]["properties"]["sku"]["pattern"] == "^[A-Z]+$"
+
+
+def test_the_command_line_checks_args_where_it_has_the_manifests(env, tmp_path):
+    env.tasks.add("d.pay", owner="platform", args=ORDER)
+
+    def enqueue(*argv, code, tasks=env.tasks.dir):
+        done = subprocess.run([str(umavez_bin()), "enqueue", *argv], cwd=tmp_path, text=True, capture_output=True, timeout=60,
+                              env={**clean_environment(), "DATABASE_URL": env.db.url("postgres"), "UMAVEZ_TASKS_DIR": str(tasks)})
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    for args, path, found, expected in WRONG:
+        out = enqueue("d.pay", json.dumps(args), code=1)
+        assert f"the manifest of d.pay does not take these args: args.{path}: found {found}, expected {expected}" in out
+    lines = tmp_path / "runs.jsonl"
+    lines.write_text("".join(json.dumps({"task": "d.pay", "args": args}) + "\n" for args in [{"n": 1}, {"n": 0}]) + '{"task":"d.pay"}\n')
+    out = enqueue("--file", str(lines), code=1)
+    assert "2 bad lines, nothing was enqueued" in out
+    assert "runs.jsonl:2: args.n: found 0, expected a whole number from 1 to 9" in out and "runs.jsonl:3: args.n: found nothing" in out
+    assert env.db.val("SELECT count(*) FROM umavez.runs") == 0
+    enqueue("d.pay", '{"n":1}', code=0)
+    enqueue("d.pay", '{"n":0}', code=0, tasks=tmp_path / "there are none")
+
+
+def test_describe(tmp_path):
+    def describe(*argv, code=0):
+        done = subprocess.run([str(umavez_bin()), "describe", *argv], cwd=ROOT, text=True, capture_output=True, timeout=60,
+                              env=clean_environment())
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    out = describe("payments.pix")
+    for words in ("book a payment that the bank has notified", "args.end_to_end_id: runs with the same value are one operation",
+                  "7d: so long an outcome is kept", "up to 8 attempts, after 1s, doubling, at most 10m",
+                  "POST /payments, a token that allows payments.pix, Idempotency-Key required (a UUID)",
+                  "amount_cents: a whole number of at least 1, required"):
+        assert words in out, out
+    plain = json.loads(describe("payments.pix", "--json"))
+    assert plain["key"] == ["end_to_end_id"] and plain["retention"] == "7d" and plain["retry"]["max_attempts"] == 8
+    assert plain["args_schema"]["required"] == ["amount_cents", "end_to_end_id"]
+    assert 'did you mean "payments.pix"' in describe("payments.pics", code=1)
+
+
+def test_patterns_mean_the_same_to_lua_and_in_the_description(tmp_path):
+    """Random patterns and texts: what string.find takes, the translation takes (Python's re stands in for ECMA-262's)."""
+    rng = random.Random(4)
+    items = ["%a", "%d", "%l", "%u", "%w", "%s", "%x", "%p", "%D", "%S", ".", "a", "B", "7", "-", "%-", "%.", "[a-c]", "[^%d]", "[%w_-]", "[]x]", "{", "|", "\\"]
+    alphabet = "aBc7 .-_]{|\\\tx"
+    cases = []
+    for _ in range(3000):
+        pattern = "".join(rng.choice(items) + rng.choice(["", "", "*", "+", "?", "-"]) for _ in range(rng.randrange(1, 4)))
+        pattern = rng.choice(["", "^"]) + pattern + rng.choice(["", "$"])
+        cases.append([pattern, ["".join(rng.choice(alphabet) for _ in range(rng.randrange(6))) for _ in range(8)]])
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    (tmp_path / "translate.lua").write_text("""
+      local json, regexp = require("umavez.json"), require("umavez.regexp")
+      local out = json.array {}
+      for i, case in ipairs(json.decode(io.open("cases.json"):read("*a"))) do
+        local found = json.array {}
+        for k, text in ipairs(case[2]) do found[k] = text:find(case[1]) ~= nil end
+        out[i] = { regexp = regexp.from_pattern(case[1]), found = found }
+      end
+      print(json.encode(out))""")
+    done = subprocess.run([str(umavez_bin()), "exec", "translate.lua"], cwd=tmp_path, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for (pattern, texts), answer in zip(cases, json.loads(done.stdout)):
+        python = re.compile(answer["regexp"].replace("$", "\\Z") if pattern.endswith("$") and not pattern.endswith("%$") else answer["regexp"])
+        assert [python.search(text) is not None for text in texts] == answer["found"], (pattern, answer["regexp"], texts)
