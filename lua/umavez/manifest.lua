@@ -270,7 +270,7 @@ M.fields = {
   } },
   { name = "schedule", later = true },
   { name = "args", type = "table", validate = args.validate,
-    doc = "what the args must be, by name: see below. Default: any object" },
+    doc = "what the args must be, by name. Default: any object" },
 }
 
 -- Keys of any type, in an order that is always the same.

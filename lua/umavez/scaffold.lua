@@ -24,6 +24,8 @@ return {
 
 local HANDLER = [[
 -- What is done here through ctx.sql commits together with the outcome, or not at all; docs/tasks.md is the guide.
+---@param ctx umavez.Ctx
+---@param args table
 return function(ctx, args)
   ctx.log:info("@TASK@ begins", { reference = args.reference })
   -- ctx.sql:exec("INSERT INTO @NAME@s (reference) VALUES ($1)", args.reference)

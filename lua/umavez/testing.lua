@@ -192,15 +192,36 @@ local function start(task, args, options)
   return run
 end
 
+--- A run, as `t:run` gives it.
+-- @table umavez.testing.Run
+-- @tfield string run_id
+-- @tfield string task
+-- @tfield string status "completed", "failed_permanent", or "retry": put off
+-- @tfield boolean replay the outcome is an earlier one's; no handler has run
+-- @tfield table|nil outcome
+-- @tfield table|nil failure of the last attempt: code, message, traceback
+-- @tfield number deliveries
+-- @tfield number|nil attempt of the key
+-- @tfield string|nil crashed where a worker died on it
+
+--- How runs are made.
+-- @table umavez.testing.Options
+-- @tfield number|nil tenant whose the run is; made when it is not there
+-- @tfield string|nil run_id
+-- @tfield number|nil priority 1 first … 4
+-- @tfield boolean|nil may_fail do not raise the handler's errors
+-- @tfield string|nil after t:enqueue: "5m"
+-- @tfield string|nil run_at t:enqueue: a time as PostgreSQL reads it
+-- @tfield string|nil queue t:enqueue: default the task's
+
 --- One run of a task through the real runner, committed. After `t:crash_at` a worker dies on it first.
 -- @function t:run
 -- @tparam string task
 -- @tparam[opt] table args
--- @tparam[opt] table options `tenant`, `run_id`, `priority`, `may_fail` (do not raise the handler's errors)
+-- @tparam[opt] umavez.testing.Options options
 -- @treturn table|nil the outcome: what the handler returned, or the detail of its `ctx:fail`; nil when the run is to be
 -- tried again
--- @treturn table the run: `run_id`, `status` ("completed", "failed_permanent", "retry"), `replay`, `attempt`,
--- `deliveries`, `failure`, `crashed`
+-- @treturn umavez.testing.Run the run
 -- @yields
 function M:run(task, args, options)
   need_stage()
@@ -214,10 +235,10 @@ end
 -- @function t:deliver_twice
 -- @tparam string task
 -- @tparam[opt] table args
--- @tparam[opt] table options as for `t:run`
--- @treturn table the first delivery's outcome
--- @treturn table the second one's
--- @treturn table the second run; its `replay` tells that no handler ran
+-- @tparam[opt] umavez.testing.Options options
+-- @treturn table|nil the first delivery's outcome
+-- @treturn table|nil the second one's
+-- @treturn umavez.testing.Run the second run; its `replay` tells that no handler ran
 -- @yields
 function M:deliver_twice(task, args, options)
   need_stage()
@@ -232,7 +253,7 @@ end
 -- @function t:enqueue
 -- @tparam string task
 -- @tparam[opt] table args
--- @tparam[opt] table options `tenant`, `run_id`, `after` ("5m"), `run_at`, `queue`, `priority`
+-- @tparam[opt] umavez.testing.Options options
 -- @treturn string its run_id
 -- @yields
 function M:enqueue(task, args, options)
@@ -258,7 +279,7 @@ end
 
 --- Work on the queue until nothing in it is due: what specs and tasks have enqueued, and what those enqueue.
 -- @function t:drain
--- @tparam[opt] table options `may_fail` (do not raise the handlers' errors)
+-- @tparam[opt] umavez.testing.Options options `may_fail` only
 -- @treturn table how many runs have `completed`, `failed`, and are put off (`retry`)
 -- @yields
 function M:drain(options)

@@ -486,3 +486,67 @@ def test_patterns_mean_the_same_to_lua_and_in_the_description(tmp_path):
     for (pattern, texts), answer in zip(cases, json.loads(done.stdout)):
         python = re.compile(answer["regexp"].replace("$", "\\Z") if pattern.endswith("$") and not pattern.endswith("%$") else answer["regexp"])
         assert [python.search(text) is not None for text in texts] == answer["found"], (pattern, answer["regexp"], texts)
+
+
+# --- type stubs ------------------------------------------------------------------------------------------------------
+
+TYPES = ROOT / "lua" / "umavez" / "types"
+
+
+def stub_class(name):
+    """The fields of a class in the stubs: those that must be there, and those that may."""
+    for path in TYPES.glob("*.lua"):
+        found = re.search(rf"^---@class {re.escape(name)}\n((?:---@field .*\n)*)", path.read_text(), re.M)
+        if found:
+            fields = re.findall(r"---@field (\w+)(\??)", found.group(1))
+            return {f for f, mark in fields if not mark}, {f for f, mark in fields if mark}
+    raise AssertionError(name)
+
+
+def stub_functions(owner):
+    return {name for path in TYPES.glob("*.lua") for name in re.findall(rf"^function {owner}[.:](\w+)\(", path.read_text(), re.M)}
+
+
+def test_the_type_stubs_name_what_there_is(project):
+    (project.directory / "tasks" / "app" / "plain.lua").write_text("""
+      local function names(t)
+        local out = require("umavez").array {}
+        for name in pairs(t) do out[#out + 1] = name end
+        return out
+      end
+      return function(ctx)
+        local ok, err = pcall(ctx.sql.savepoint, ctx.sql, function()
+          ctx.sql:exec("INSERT INTO kinds VALUES ('built in')")
+        end)
+        return { ctx = names(ctx), methods = names(debug.getmetatable(ctx).__index), sql = names(debug.getmetatable(ctx.sql).__index),
+                 log = names(debug.getmetatable(ctx.log).__index), module = names(require("umavez")), error = names(err) }
+      end""")
+    project.spec("""
+  it("finds them", function()
+    local outcome, run = t:run("app.plain", {}, { tenant = 9 })
+    outcome.run, outcome.testing, outcome.db = {}, {}, {}
+    for name in pairs(run) do table.insert(outcome.run, name) end
+    for name in pairs(t) do table.insert(outcome.testing, name) end
+    for name in pairs(getmetatable(t.db).__index) do table.insert(outcome.db, name) end
+    local f = io.open("names.json", "w") f:write(require("umavez.json").encode(outcome)) f:close()
+  end)""")
+    project()
+    found = {key: {name for name in names if not name.startswith("__")}
+             for key, names in json.loads((project.directory / "names.json").read_text()).items()}
+    must, may = stub_class("umavez.Ctx")
+    assert must <= found["ctx"] <= must | may and may == {"tenant_id", "traceparent"}
+    assert found["methods"] == stub_functions("Ctx")
+    assert found["sql"] == stub_functions("Sql")
+    assert found["log"] == stub_functions("Log")
+    assert found["db"] == stub_functions("Connection")
+    assert found["module"] == stub_functions("M") | {"null"}
+    assert found["testing"] == stub_functions("Testing") | {"attach", "db"}
+    for key, name in (("run", "umavez.testing.Run"), ("error", "umavez.Error")):
+        must, may = stub_class(name)
+        assert must <= found[key] <= must | may, (key, found[key])
+
+
+def test_the_type_stubs_are_lua():
+    for path in sorted(TYPES.glob("*.lua")):
+        done = subprocess.run([str(umavez_bin()), "exec", str(path)], text=True, capture_output=True, timeout=60)
+        assert done.returncode in (0, 1) and not done.stderr, (path, done.stderr)
