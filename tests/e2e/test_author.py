@@ -550,3 +550,47 @@ def test_the_type_stubs_are_lua():
     for path in sorted(TYPES.glob("*.lua")):
         done = subprocess.run([str(umavez_bin()), "exec", str(path)], text=True, capture_output=True, timeout=60)
         assert done.returncode in (0, 1) and not done.stderr, (path, done.stderr)
+
+
+# --- umavez repl -----------------------------------------------------------------------------------------------------
+
+def test_repl(env):
+    def repl(text, code=0):
+        done = subprocess.run([str(umavez_bin()), "repl"], input=text, text=True, capture_output=True, timeout=60,
+                              env={**clean_environment(), "DATABASE_URL": env.db.url("postgres")})
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout, done.stderr
+
+    out, err = repl("""1 + 1
+x = { a = 1, "b", { umavez.null } }
+
+x
+for i = 1, 2 do
+  print("turn " .. i)
+end
+sql("SELECT 1 AS one, 'x' AS two UNION ALL SELECT 2, NULL ORDER BY 1")
+db:one("SELECT ARRAY[1,2] AS a")
+(function() return 1, nil, "z" end)()
+sys.sleep(5)
+""")
+    assert err == "" and out == """2
+{ "b", { null }, a = 1 }
+turn 1
+turn 2
+one  two
+  1  x
+  2  -
+{ a = { 1, 2 } }
+1
+nil
+"z"
+"""
+    out, err = repl('sql("SELECT oops")\nerror({ message = "mine" })\n=\n"goes on"\n', code=1)
+    assert 'column "oops" does not exist (SQLSTATE 42703)' in err and "mine" in err and "near '='" in err
+    assert out == '"goes on"\n'
+    assert "'end' expected" in repl("function f()\n", code=1)[1]
+    out, _ = repl('enqueue("t.prun", { n = 1 }, { after = "1 hour" })\nhelp\n')
+    assert out.startswith('"') and "enqueue(" in out
+    assert env.db.one("SELECT task, args, run_at > now() + interval '50 minutes' FROM umavez.runs") == ("t.prun", {"n": 1}, True)
+    env.db.q("DELETE FROM umavez.runs")
+    assert repl("1\n" * 3)[0] == "1\n" * 3

@@ -20,7 +20,7 @@ local M = {}
 
 --- The commands in the order that help shows them.
 M.COMMANDS = { "worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "token", "openapi",
-  "check", "describe", "exec", "demo", "version", "help" }
+  "check", "describe", "exec", "repl", "demo", "version", "help" }
 
 local EXIT_CODES = [[
 exit codes:

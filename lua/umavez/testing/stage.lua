@@ -136,20 +136,21 @@ end
 
 --- Set the stage.
 -- @tparam table options `conf` (the settings: tasks_dir, tenants_table), `tasks` (umavez.manifest.load's), `dir` (of
--- the servers), `server` (a PostgreSQL URL instead of them), `schemas` (paths of further SQL files)
+-- the servers and the log), `server` (a PostgreSQL URL instead of them), `schemas` (paths of further SQL files)
 -- @treturn table the stage: `db` (a connection), `database_url`, `tasks`, `log` (the workers' log)
 -- @yields
 function M.open(options)
   local stage = { conf = { tasks_dir = sys.realpath(options.conf.tasks_dir),
     tenants_table = options.conf.tenants_table }, tasks = options.tasks }
   if options.server then
-    stage.server_url, stage.log = options.server, os.tmpname()
+    stage.server_url = options.server
+    shell.run("mkdir -p " .. shell.quote(options.dir))
   else
-    local servers = M.servers(options.dir)
-    stage.server_url, stage.log = servers:urls().database_url, servers.dir .. "/worker.log"
+    stage.server_url = M.servers(options.dir):urls().database_url
     be_quick(stage.server_url)
-    os.remove(stage.log)
   end
+  stage.log = assert(shell.absolute(options.dir)) .. "/worker.log"
+  os.remove(stage.log)
   stage.schemas = read_schemas { conf = stage.conf, schemas = options.schemas }
   stage.database = database.create(stage)
   stage.database_url = database.with_database(stage.server_url, stage.database)
