@@ -60,13 +60,17 @@ M.fields = {
 
 -- ---- values ----
 
+local function counted(n, unit)
+  return n .. (n == 1 and unit:gsub("s$", "") or unit)
+end
+
 local function shown(v)
   if type(v) == "string" then
     return #v > 60 and ("%q…"):format(v:sub(1, 60):gsub("[\128-\191]*$", "")) or ("%q"):format(v)
   elseif v == json.null then
     return "null"
   elseif type(v) == "table" then
-    return is_array(v) and "an array" or "an object"
+    return is_array(v) and "an array of " .. counted(#v, " items") or "an object"
   elseif type(v) == "cdata" then
     return (tostring(v):gsub("U?LL$", ""))
   end
@@ -77,16 +81,20 @@ local function characters(text)
   return select(2, text:gsub("[^\128-\191]", ""))
 end
 
+-- What may be stored and answered: strings can be secrets, so of those only the length.
+local function discreet(v)
+  if type(v) == "string" then
+    return v == "" and "an empty string" or "a string of " .. counted(characters(v), " characters")
+  end
+  return shown(v)
+end
+
 local function listed(enum)
   local out = {}
   for i, v in ipairs(enum) do
     out[i] = shown(v)
   end
   return table.concat(out, ", ")
-end
-
-local function counted(n, unit)
-  return n .. (n == 1 and unit:gsub("s$", "") or unit)
 end
 
 local function bounds(d)
@@ -141,12 +149,12 @@ local fault_of_fields
 
 local function fault_of(d, v, path)
   if not fits(d, v) then
-    return { path = path, found = shown(v), expected = M.words(d) }
+    return { path = path, found = discreet(v), expected = M.words(d) }, shown(v)
   elseif d.items and is_array(v) then
     for i, item in ipairs(v) do
-      local fault = fault_of(d.items, item, ("%s[%d]"):format(path, i - 1))
+      local fault, value = fault_of(d.items, item, ("%s[%d]"):format(path, i - 1))
       if fault then
-        return fault
+        return fault, value
       end
     end
   elseif d.fields and is_object(v) then
@@ -168,12 +176,12 @@ function fault_of_fields(fields, values, prefix)
     local d, v = fields[name], values[name]
     if v == nil then
       if d.required then
-        return { path = prefix .. name, found = "nothing", expected = M.words(d) }
+        return { path = prefix .. name, found = "nothing", expected = M.words(d) }, "nothing"
       end
     else
-      local fault = fault_of(d, v, prefix .. name)
+      local fault, value = fault_of(d, v, prefix .. name)
       if fault then
-        return fault
+        return fault, value
       end
     end
   end
@@ -182,21 +190,17 @@ end
 --- The first fault of args, in the order of the names.
 -- @tparam table declared a task's `args`, validated
 -- @tparam table args decoded JSON
--- @treturn table|nil code ("args_invalid"), message, path ("order.items[0].sku"), found, expected
+-- @treturn table|nil code ("args_invalid"), message, path ("order.items[0].sku"), found (without the text of strings),
+-- expected
+-- @treturn string|nil a line with the value that was found, for who has written it: not to be stored nor logged
 function M.fault(declared, args)
-  local fault = fault_of_fields(declared, args, "")
-  if fault then
-    fault.code = "args_invalid"
-    -- Messages are logged; what was found may be what logs must not hold.
-    fault.message = ("args.%s: expected %s%s"):format(fault.path, fault.expected,
-      fault.found == "nothing" and ", found nothing" or "")
+  local fault, value = fault_of_fields(declared, args, "")
+  if not fault then
+    return nil
   end
-  return fault
-end
-
---- A fault as a line for who has sent the args.
-function M.text(fault)
-  return ("args.%s: found %s, expected %s"):format(fault.path, fault.found, fault.expected)
+  fault.code = "args_invalid"
+  fault.message = ("args.%s: found %s, expected %s"):format(fault.path, fault.found, fault.expected)
+  return fault, ("args.%s: found %s, expected %s"):format(fault.path, value, fault.expected)
 end
 
 -- ---- declarations ----

@@ -4,8 +4,8 @@ local json = require("umavez.json")
 local regexp = require("umavez.regexp")
 
 local function fault(declared, text)
-  local f = args.fault(declared, json.decode(text))
-  return f and ("%s: %s, %s"):format(f.path, f.found, f.expected) or nil
+  local f, line = args.fault(declared, json.decode(text))
+  return f and line:match("^args%.(.*)$") or nil
 end
 
 local function faults_of(declared)
@@ -42,7 +42,7 @@ describe("args", function()
   it("wants what is required, and lets other members pass", function()
     local declared = { a = { type = "integer", required = true }, b = { type = "string" } }
     assert.is_nil(fault(declared, '{"a":1,"c":[]}'))
-    assert.equal("a: nothing, a whole number", fault(declared, '{"b":"x"}'))
+    assert.equal("a: found nothing, expected a whole number", fault(declared, '{"b":"x"}'))
   end)
 
   it("says where, what was found and what was expected", function()
@@ -54,16 +54,19 @@ describe("args", function()
         sku = { type = "string", required = true, min = 2 },
         tags = { type = "array", items = { type = "string" } } } } },
     }
-    assert.equal('n: "7", a whole number from 1 to 9', fault(declared, '{"n":"7"}'))
-    assert.equal("n: 10, a whole number from 1 to 9", fault(declared, '{"n":10}'))
-    assert.equal("n: 9007199254740993, a whole number from 1 to 9", fault(declared, '{"n":9007199254740993}'))
-    assert.equal('kind: "IN", one of "in", "out"', fault(declared, '{"kind":"IN"}'))
-    assert.equal('code: "ab", a string of at most 4 characters that matches the pattern ^%u%u%d*$',
+    assert.equal('n: found "7", expected a whole number from 1 to 9', fault(declared, '{"n":"7"}'))
+    assert.equal("n: found 10, expected a whole number from 1 to 9", fault(declared, '{"n":10}'))
+    assert.equal("n: found 9007199254740993, expected a whole number from 1 to 9",
+      fault(declared, '{"n":9007199254740993}'))
+    assert.equal('kind: found "IN", expected one of "in", "out"', fault(declared, '{"kind":"IN"}'))
+    assert.equal('code: found "ab", expected a string of at most 4 characters that matches the pattern ^%u%u%d*$',
       fault(declared, '{"code":"ab"}'))
-    assert.equal("items: an array, an array of at least 1 item", fault(declared, '{"items":[]}'))
-    assert.equal('items[1].sku: nothing, a string of at least 2 characters',
+    assert.equal("items: found an array of 0 items, expected an array of at least 1 item",
+      fault(declared, '{"items":[]}'))
+    assert.equal('items[1].sku: found nothing, expected a string of at least 2 characters',
       fault(declared, '{"items":[{"sku":"ab"},{}]}'))
-    assert.equal("items[0].tags[1]: null, a string", fault(declared, '{"items":[{"sku":"ab","tags":["x",null]}]}'))
+    assert.equal("items[0].tags[1]: found null, expected a string", fault(declared,
+      '{"items":[{"sku":"ab","tags":["x",null]}]}'))
   end)
 
   it("counts characters, not octets", function()
@@ -72,11 +75,14 @@ describe("args", function()
     assert.is_string(fault(declared, '{"v":"é"}'))
   end)
 
-  it("keeps what was found out of the message, which is logged", function()
-    local f = args.fault({ pin = { type = "string", max = 4 } }, { pin = "secret" })
-    assert.equal("args_invalid", f.code)
-    assert.equal("args.pin: expected a string of at most 4 characters", f.message)
-    assert.equal('args.pin: found "secret", expected a string of at most 4 characters', args.text(f))
+  it("keeps texts out of what is stored, answered and logged", function()
+    local f, line = args.fault({ pin = { type = "string", max = 4 } }, { pin = "secret" })
+    assert.same({ code = "args_invalid", path = "pin", found = "a string of 6 characters",
+      expected = "a string of at most 4 characters",
+      message = "args.pin: found a string of 6 characters, expected a string of at most 4 characters" }, f)
+    assert.equal('args.pin: found "secret", expected a string of at most 4 characters', line)
+    f = args.fault({ pin = { type = "integer" } }, { pin = "" })
+    assert.equal("an empty string", f.found)
   end)
 
   it("does not match patterns against long strings", function()

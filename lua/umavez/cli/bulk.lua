@@ -58,8 +58,7 @@ local function fault_of(value, declared)
     end
   end
   local given = value.args ~= json.null and value.args or {}
-  local fault = declared[value.task] and args_of.fault(declared[value.task], given)
-  return fault and args_of.text(fault) or nil
+  return declared[value.task] and select(2, args_of.fault(declared[value.task], given)) or nil
 end
 
 -- The line with a run_id made from its number and text: the same file twice is the same runs. The text itself is kept

@@ -88,10 +88,12 @@ end
 
 -- Only as far as manifests are here: who enqueues need not have the tasks.
 local function check_declared(args, declared)
-  local fault = declared[args.task] and args_of.fault(declared[args.task],
-    require("umavez.json").decode(args.args or "{}"))
+  if not declared[args.task] then
+    return
+  end
+  local fault, why = args_of.fault(declared[args.task], require("umavez.json").decode(args.args or "{}"))
   if fault then
-    cli.fail("failed", "the manifest of %s does not take these args: %s", args.task, args_of.text(fault))
+    cli.fail("failed", "the manifest of %s does not take these args: %s", args.task, why)
   end
 end
 
