@@ -66,11 +66,14 @@ SELECT run_id::text, task, state, deliveries, busy, failure::text, run_at <= clo
   FROM umavez.runs WHERE run_id = $1::uuid]]
 
 local function ensure_tenant(id)
-  local ok, err = pcall(stage.db.exec, stage.db, ("INSERT INTO %s (id) VALUES ($1) ON CONFLICT DO NOTHING"):format(
-    stage.conf.tenants_table), id)
+  if stage.db:one(("SELECT FROM %s WHERE id = $1"):format(stage.conf.tenants_table), id) then
+    return
+  end
+  local ok, err = pcall(stage.db.exec, stage.db,
+    ("INSERT INTO %s (id) VALUES ($1)"):format(stage.conf.tenants_table), id)
   if not ok then
-    error(("the tenant %s is not there, and cannot be made: %s; insert it in the spec, or in a schema.sql"):format(
-      tostring(id), tostring(err.message)), 4)
+    error(("the tenant %s is not there, and cannot be made: %s; insert it in the spec, or in a schema file"):format(
+      tostring(id), tostring(err.message)), 0)
   end
 end
 
@@ -80,7 +83,7 @@ local function enqueue(task, args, options, queue)
   if options.tenant ~= nil then
     ensure_tenant(options.tenant)
   elseif declared and declared.owner == "tenant" then
-    error(("%s is a tenant's task: say whose the run is, { tenant = 7 }"):format(task), 3)
+    error(("%s is a tenant's task: say whose the run is, { tenant = 7 }"):format(task), 0)
   end
   return stage.db:one([[
     SELECT umavez.enqueue(task => $1::text, args => $2::jsonb, tenant_id => $3::bigint, run_id => $4::uuid,

@@ -122,6 +122,26 @@ def test_each_test_begins_with_the_schemas_rows(project):
     assert "3 successes" in project()
 
 
+def test_the_applications_schema_comes_first(project):
+    """A tenants table of the application's own, which umavez's keys refer to; tenants that only the application can make."""
+    (project.directory / "app.sql").write_text("""
+      CREATE SCHEMA app;
+      CREATE TABLE app.accounts (id bigint PRIMARY KEY, name text NOT NULL);
+      INSERT INTO app.accounts VALUES (7, 'the schema''s');""")
+    project.spec("""
+  it("knows its tenants", function()
+    t:run("app.plain", {}, { tenant = 7 })
+    local ok, err = pcall(t.run, t, "app.plain", {}, { tenant = 8 })
+    assert.is_false(ok)
+    assert.matches("the tenant 8 is not there, and cannot be made: .*name.*insert it in the spec", err)
+    t.db:exec("INSERT INTO app.accounts VALUES (8, 'mine')")
+    t:run("app.plain", {}, { tenant = 8 })
+    assert.equal(2, t.db:one("SELECT count(DISTINCT tenant_id) AS n FROM umavez.idempotency_keys").n)
+  end)""")
+    assert "1 success" in project("--schema", "app.sql", "--tenants-table", "app.accounts")
+    assert "cannot read the schema file nowhere.sql" in project("--schema", "nowhere.sql", code=2)
+
+
 def test_outcomes_and_faults_of_handlers(project):
     project.spec("""
   it("gives outcome and run, whatever the history", function()

@@ -1,6 +1,6 @@
 --- Databases for `umavez test`: one that is migrated once and kept as a template, and a fresh copy of it for each call.
 --
---     umavez_test_t_<digest>      the template: umavez's schema, then every schema file; the digest is of their texts
+--     umavez_test_t_<digest>      the template: the application's schema, umavez's, the tasks'; the digest is theirs
 --     umavez_test_<pid>_<hex>     a call's own copy; dropped at its end, or by the next call when it was killed
 --
 -- Between tests nothing is dropped: `umavez_testing.reset()` puts the rows and the sequences back to what they were in
@@ -89,6 +89,9 @@ local function build_template(stage, admin, name)
   admin:exec("CREATE DATABASE " .. new)
   local db = pg.connect(M.with_database(stage.server_url, new))
   local ok, err = pcall(function()
+    for _, file in ipairs(stage.first) do
+      run_schema(db, file)
+    end
     migrate.run(db, stage.conf, function() end)
     for _, file in ipairs(stage.schemas) do
       run_schema(db, file)
@@ -108,8 +111,11 @@ local function template_name(stage)
   for _, step in ipairs(migrate.steps()) do
     parts[#parts + 1] = step.checksum
   end
-  for _, file in ipairs(stage.schemas) do
-    parts[#parts + 1] = file.text
+  for _, files in ipairs { stage.first, stage.schemas } do
+    parts[#parts + 1] = #files
+    for _, file in ipairs(files) do
+      parts[#parts + 1] = file.text
+    end
   end
   return "umavez_test_t_" .. sys.sha256_hex(table.concat(parts, "\n")):sub(1, 16)
 end
@@ -127,7 +133,8 @@ local function drop_strays(admin, template)
 end
 
 --- Make a fresh database.
--- @tparam table stage server_url, conf (tenants_table), schemas (path and text of each)
+-- @tparam table stage server_url, conf (tenants_table), first and schemas: SQL files before and after umavez's own
+-- (path and text of each)
 -- @treturn string its name
 -- @treturn boolean whether the template had to be made
 -- @yields

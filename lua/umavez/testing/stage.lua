@@ -36,12 +36,7 @@ local function find_schemas(dir, out)
   return out
 end
 
-local function read_schemas(options)
-  local paths = {}
-  for _, path in ipairs(options.schemas or {}) do
-    paths[#paths + 1] = path
-  end
-  find_schemas(options.conf.tasks_dir, paths)
+local function read_schemas(paths)
   local schemas = {}
   for i, path in ipairs(paths) do
     local text = shell.read_file(path)
@@ -136,7 +131,8 @@ end
 
 --- Set the stage.
 -- @tparam table options `conf` (the settings: tasks_dir, tenants_table), `tasks` (umavez.manifest.load's), `dir` (of
--- the servers and the log), `server` (a PostgreSQL URL instead of them), `schemas` (paths of further SQL files)
+-- the servers and the log), `server` (a PostgreSQL URL instead of them), `schemas` (paths of SQL files that
+-- come before umavez's own)
 -- @treturn table the stage: `db` (a connection), `database_url`, `tasks`, `log` (the workers' log)
 -- @yields
 function M.open(options)
@@ -151,7 +147,8 @@ function M.open(options)
   end
   stage.log = assert(shell.absolute(options.dir)) .. "/worker.log"
   os.remove(stage.log)
-  stage.schemas = read_schemas { conf = stage.conf, schemas = options.schemas }
+  stage.first = read_schemas(options.schemas or {})
+  stage.schemas = read_schemas(find_schemas(stage.conf.tasks_dir, {}))
   stage.database = database.create(stage)
   stage.database_url = database.with_database(stage.server_url, stage.database)
   stage.db = pg.connect(stage.database_url)
