@@ -330,6 +330,54 @@ function M.validate(declared, report)
   return ok and declared or nil
 end
 
+-- What is declared at a dotted path: the declaration; nil when none is, and whether anything may be there.
+local function declared_at(declared, path)
+  local d, fields = nil, declared
+  for name in path:gmatch("[^.]+") do
+    if not fields then
+      return nil, d.type == "any" or d.type == "object" or d.type == "array"
+    end
+    d = fields[name]
+    if not d then
+      return nil, false
+    end
+    fields = d.fields
+  end
+  return d, false
+end
+
+local IN_KEYS = { string = true, integer = true, number = true, boolean = true, any = true }
+
+--- Check that what else a task says of its args fits their declaration: the paths of `key` and `fingerprint`, and the
+-- parameters in its door's path, which are strings.
+-- @tparam table task checked fields
+-- @tparam function report called with each fault: field, message, found, expected
+function M.check_uses(task, report)
+  local declared = task.args
+  if not declared then
+    return
+  end
+  for _, field in ipairs { "key", "fingerprint" } do
+    for _, path in ipairs(type(task[field]) == "table" and task[field] or {}) do
+      local d, open = declared_at(declared, path)
+      if not d and not open then
+        report({ field = field, message = ("args declares nothing at %s"):format(path), found = shown(path),
+          expected = "a path that args declares" })
+      elseif d and field == "key" and not IN_KEYS[d.type] then
+        report({ field = field, message = ("%s cannot be in a key"):format(path), found = d.type,
+          expected = "a string, a number or a boolean" })
+      end
+    end
+  end
+  for name in (task.http and task.http.path or ""):gmatch("{([%w_]+)}") do
+    local d = declared[name]
+    if d and d.type ~= "string" and d.type ~= "any" then
+      report({ field = "args." .. name, message = "is a parameter of http.path", found = d.type,
+        expected = 'type = "string"' })
+    end
+  end
+end
+
 -- ---- JSON Schema ----
 
 local function schema_of(d)

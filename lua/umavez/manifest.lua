@@ -352,17 +352,6 @@ local function is_name(name)
   return type(name) == "string" and name:match("^[%a_][%w_]*$") and #name <= 64
 end
 
--- What stands in a path's braces reaches args as a string.
-local function check_parameters(checked, full, report)
-  for name in (checked.http and checked.http.path or ""):gmatch("{([%w_]+)}") do
-    local declared = checked.args and checked.args[name]
-    if declared and declared.type ~= "string" and declared.type ~= "any" then
-      report({ task = full, field = "args." .. name, message = "is a parameter of http.path", found = declared.type,
-        expected = 'type = "string"' })
-    end
-  end
-end
-
 local function check_task(name, given, folder, report)
   if not is_name(name) then
     report({ message = "a task's name is wrong", found = shown(name),
@@ -393,7 +382,10 @@ local function check_task(name, given, folder, report)
     report({ task = full, field = http.signature and "http.signature" or "http.auth",
       message = "does not say whose the run is", expected = 'owner = "platform", or auth = "token"' })
   end
-  check_parameters(checked, full, report)
+  args.check_uses(checked, function(fault)
+    fault.task = full
+    report(fault)
+  end)
   checked.name = full
   checked.folder = folder.path
   checked.file = folder.path .. "/" .. (checked.handler or name .. ".lua")

@@ -116,6 +116,23 @@ describe("args", function()
     assert.equal(2, #faults_of { a = {}, b = {} })
   end)
 
+  it("is compared with key, fingerprint and path", function()
+    local function uses(task)
+      local out = {}
+      task.args = task.args or { id = { type = "string" }, n = { type = "integer" }, list = { type = "array" },
+        o = { type = "object", fields = { x = { type = "any" } } }, open = { type = "object" } }
+      args.check_uses(task, function(f) out[#out + 1] = f.field .. ": " .. f.message end)
+      return out
+    end
+    assert.same({}, uses { key = { "id", "o.x", "o.x.deeper", "open.at_all" }, fingerprint = { "n", "list", "o" } })
+    assert.same({ "key: args declares nothing at idd", "fingerprint: args declares nothing at o.y" },
+      uses { key = { "idd", "n" }, fingerprint = { "o.y" } })
+    assert.same({ "key: list cannot be in a key", "key: o cannot be in a key" }, uses { key = { "list", "o" } })
+    assert.same({ "key: args declares nothing at id.x" }, uses { key = { "id.x" } })
+    assert.same({ "args.n: is a parameter of http.path" }, uses { http = { path = "/a/{id}/{n}/{other}" } })
+    assert.same({}, uses { key = function() end })
+  end)
+
   it("is told as JSON Schema", function()
     assert.same({ type = "object", required = { "a" }, properties = {
       a = { type = "integer", minimum = 1, description = "first" },
