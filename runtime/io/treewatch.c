@@ -12,7 +12,7 @@
 #include "base/log.h"
 
 #define QUIET_MS 150 /* an editor's save is several changes */
-#define DEPTH_MAX 32 /* links may go round */
+#define DEPTH_MAX 32
 #define EVENTS (IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_ONLYDIR)
 
 struct treewatch {
@@ -25,15 +25,16 @@ struct treewatch {
   void *arg;
 };
 
-/* A folder that is watched already is not watched twice: the kernel knows it. Those that are gone in between are skipped. */
+/* A folder that is watched already is not watched twice: the kernel knows it. Those that are gone in between are skipped, and links,
+ * which may go round: errno is ENOTDIR then. */
 static int add_folder(struct treewatch *w, const char *path, int depth) {
   char below[PATH_MAX];
   DIR *dir;
 
-  if (inotify_add_watch(w->fd, path, EVENTS) < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
+  if (inotify_add_watch(w->fd, path, EVENTS | (depth > 0 ? IN_DONT_FOLLOW : 0)) < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
   if (depth == DEPTH_MAX || !(dir = opendir(path))) return 0;
   for (struct dirent *d; (d = readdir(dir));) {
-    if (d->d_name[0] == '.' || (d->d_type != DT_DIR && d->d_type != DT_LNK && d->d_type != DT_UNKNOWN)) continue;
+    if (d->d_name[0] == '.' || (d->d_type != DT_DIR && d->d_type != DT_UNKNOWN)) continue;
     if (snprintf(below, sizeof below, "%s/%s", path, d->d_name) >= (int)sizeof below) continue;
     if (add_folder(w, below, depth + 1) < 0) {
       closedir(dir);

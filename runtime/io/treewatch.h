@@ -1,7 +1,7 @@
 /* treewatch: tells when a Lua file below a folder has changed, moved or gone. For development (worker --watch).
  *
  * What it is    inotify on the folder and every folder below it, new ones too. Changes that come together are told once, when
- *               nothing has happened for a moment. Hidden folders and specs (…_spec.lua) are left out.
+ *               nothing has happened for a moment. Hidden folders, links to folders, and specs (…_spec.lua) are left out.
  * Owns          the inotify descriptor and its timer; borrows the loop. Keeps a copy of the path.
  * Life cycle    treewatch_new → changed(arg)… → treewatch_free.
  * Callers       the supervisor. changed is called from the loop, and may free the treewatch. */
