@@ -123,10 +123,12 @@ end
 -- What killed calls have left, and templates of other texts; nothing that anybody is connected to.
 local function drop_strays(admin, template)
   local rows = admin:query([[SELECT datname FROM pg_database d WHERE datname LIKE 'umavez\_test\_%' AND datname <> $1
-    AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.datname = d.datname)]], template)
+    AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.datname = d.datname AND a.backend_type = 'client backend')]],
+    template)
   for _, row in ipairs(rows) do
     local pid = tonumber(row.datname:match("^umavez_test_(%d+)_%x+$"))
-    if not pid or not shell.cmdline(pid) then
+    local running = pid and shell.cmdline(pid) or "" -- another program may have the number by now
+    if not running:find("umavez%S* .*test") then
       pcall(admin.exec, admin, "DROP DATABASE IF EXISTS " .. row.datname)
     end
   end
