@@ -1,6 +1,7 @@
 --- `ctx`: what a handler is given. docs/tasks.md is the guide.
 -- @module umavez.context
 
+local declarations = require("umavez.args")
 local c = require("umavez.c.run")
 local value = require("umavez.c.value")
 local vm = require("umavez.vm")
@@ -9,7 +10,8 @@ local await = vm.await
 local error, pcall, select, type, tostring = error, pcall, select, type, tostring
 local NULL = value.null
 
--- Handlers by task name: { effect = fn, prepare = fn or nil, key = fn or nil, owner = "tenant" or "platform" }.
+-- Handlers by task name: { effect = fn, prepare = fn or nil, key = fn or nil, owner = "tenant" or "platform",
+-- args = what the manifest declares or nil }.
 local tasks = {}
 
 local M = { tasks = tasks }
@@ -32,6 +34,28 @@ local function milliseconds(v, what)
   end
   return ms
 end
+
+--- What a handler is given first. It ends with the handler.
+-- @table ctx
+-- @tfield string run_id of this run
+-- @tfield string task of this run
+-- @tfield umavez.Int64|nil tenant_id the tenant, nil for a platform task
+-- @tfield number attempt 1, 2, … of this key
+-- @tfield number deliveries of this run
+-- @tfield string key the key's digest, hexadecimal
+-- @tfield number deadline when the handler will be stopped, seconds since 1970
+-- @tfield string|nil traceparent W3C trace context that came with the run
+-- @tfield umavez.Sql sql the transaction
+-- @tfield umavez.Log log one line an event, with run, task, tenant and attempt
+
+--- What SQL raises, and what umavez refuses.
+-- @table umavez.Error
+-- @tfield string code such as "sql" or "statement_refused"
+-- @tfield string message
+-- @tfield string|nil sqlstate five characters
+-- @tfield string|nil constraint the violated one
+-- @tfield string|nil detail the server's
+-- @tfield boolean|nil retryable trying again may help
 
 ---- SQL ----
 
@@ -142,6 +166,10 @@ local Log = {}
 Log.__index = Log
 Log.__metatable = "umavez.log"
 
+--- Log a line of this run.
+-- @function ctx.log:debug|info|warn|error
+-- @tparam string message
+-- @tparam[opt] table fields names and values
 for level, name in ipairs({ "debug", "info", "warn", "error" }) do
   Log[name] = function(self, message, fields)
     local pairs_of = {}
@@ -164,12 +192,20 @@ Ctx.__metatable = "umavez.ctx"
 -- The handle of a ctx: kept apart, so that nothing that a handler writes into ctx changes what it is.
 local handles = setmetatable({}, { __mode = "k" })
 
+--- How `ctx:enqueue` enqueues.
+-- @table umavez.EnqueueOptions
+-- @tfield string|nil run_id the same one twice is one run
+-- @tfield string|number|nil after "5m", or seconds
+-- @tfield string|nil run_at a time as PostgreSQL reads it
+-- @tfield string|nil queue default: the task's
+-- @tfield number|nil priority 1 first … 4
+-- @tfield any tenant_id `umavez.null`: none. Default: a tenant's task goes to the run's tenant, a platform task to none
+
 --- Enqueue a run, in this run's transaction.
 -- @function ctx:enqueue
 -- @tparam string task
 -- @tparam[opt] table args
--- @tparam[opt] table options `run_id`, `after` ("5m"), `run_at` (timestamptz text), `queue`, `priority` (1 first … 4),
--- `tenant_id` (`umavez.null`: none). Without it a tenant's task goes to the run's tenant, a platform task to none.
+-- @tparam[opt] umavez.EnqueueOptions options
 -- @treturn string its run_id
 -- @yields
 function Ctx:enqueue(task, args, options)
@@ -266,14 +302,33 @@ local function bounded(fn, ...)
 end
 M.bounded = bounded
 
+-- The args, which the first step finds to be what the manifest declares: the key is claimed by then, so that a
+-- duplicate of what is settled already is answered whatever the manifest says today.
+local function checked_args(handle, task, first)
+  local given = c.args(handle)
+  local fault = first and task.args and declarations.fault(task.args, given)
+  if fault then
+    c.fail(handle, fault)
+    stop("args_invalid", fault)
+  end
+  return given
+end
+
 c.setup({
   prepare = function(handle)
     local ctx = context(handle)
-    return tasks[ctx.task].prepare(ctx, c.args(handle))
+    local task = tasks[ctx.task]
+    return task.prepare(ctx, checked_args(handle, task, true))
   end,
   effect = function(handle, prepared)
     local ctx = context(handle)
-    return tasks[ctx.task].effect(ctx, c.args(handle), prepared)
+    local task = tasks[ctx.task]
+    return task.effect(ctx, checked_args(handle, task, not task.prepare), prepared)
+  end,
+  args_fault = function(task, text)
+    local declared = tasks[task].args
+    local fault = declared and declarations.fault(declared, value.decode(text))
+    return fault and value.encode(fault) or nil
   end,
   key = function(task, args)
     local key = bounded(tasks[task].key, value.decode(args))

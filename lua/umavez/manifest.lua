@@ -4,6 +4,7 @@
 -- A manifest is data: it is evaluated without io, os or require, and its instructions are counted.
 -- @module umavez.manifest
 
+local args = require("umavez.args")
 local c = require("umavez.c.run")
 local context = require("umavez.context")
 local distance = require("umavez.distance")
@@ -203,7 +204,8 @@ local function variable(v)
 end
 
 --- The fields of a task: `name`, `type` and `doc` for the docs, `default` as it would be written, `check`.
--- `fields` makes a field a table of others, `optional` one that is nothing when it is absent; `later` reserves a name.
+-- `fields` makes a field a table of others, `optional` one that is nothing when it is absent; `later` reserves a name;
+-- `validate(v, report)` reports faults of its own, and gives the checked value or nil.
 M.fields = {
   { name = "owner", type = '"tenant" or "platform"', required = true, check = one_of("tenant", "platform"),
     doc = "whose runs these are: a tenant's (enqueued with a tenant) or nobody's (work above tenants)" },
@@ -267,7 +269,8 @@ M.fields = {
       doc = "octets of a body. Default: the setting http_max_body_bytes" },
   } },
   { name = "schedule", later = true },
-  { name = "args", later = true },
+  { name = "args", type = "table", validate = args.validate,
+    doc = "what the args must be, by name. Default: any object" },
 }
 
 -- Keys of any type, in an order that is always the same.
@@ -307,6 +310,11 @@ local function check_fields(fields, given, prefix, task, report)
     local name, v = prefix .. field.name, given[field.name]
     if v ~= nil and field.later then
       report({ task = task, field = name, message = "comes with a later version" })
+    elseif field.validate then
+      out[field.name] = v ~= nil and field.validate(v, function(fault)
+        fault.task = task
+        report(fault)
+      end) or nil
     elseif field.fields then
       if v ~= nil and type(v) ~= "table" then
         report({ task = task, field = name, message = "wrong value", found = shown(v), expected = "a table" })
@@ -374,6 +382,10 @@ local function check_task(name, given, folder, report)
     report({ task = full, field = http.signature and "http.signature" or "http.auth",
       message = "does not say whose the run is", expected = 'owner = "platform", or auth = "token"' })
   end
+  args.check_uses(checked, function(fault)
+    fault.task = full
+    report(fault)
+  end)
   checked.name = full
   checked.folder = folder.path
   checked.file = folder.path .. "/" .. (checked.handler or name .. ".lua")
@@ -508,7 +520,7 @@ local function builtin()
   return dir and dir .. "/tasks/maintenance" or nil
 end
 
-local function load_folder(folder, found, faults)
+local function load_folder(folder, found, faults, options)
   local path = folder.path .. "/manifest.lua"
   if not sys.exists(path) then
     return
@@ -529,7 +541,9 @@ local function load_folder(folder, found, faults)
       report({ task = task.name, message = ("is declared in %s already"):format(found[task.name].folder) })
     else
       found[task.name] = task
-      load_handler(task, report)
+      if not (options and options.handlers == false) then
+        load_handler(task, report)
+      end
     end
   end
 end
@@ -537,11 +551,12 @@ end
 --- Load every manifest below a folder, their handlers, and the tasks that come with umavez.
 -- Nothing is registered; see `umavez.worker`.
 -- @tparam string dir
+-- @tparam[opt] table options `handlers = false`: the manifests only
 -- @treturn table checked tasks by name: the fields (durations in milliseconds), `name`, `file`, `folder`, `effect`,
 -- `prepare`
 -- @treturn table array of faults, all there are; `tostring(fault)` is its message, its fields are `file`, `task`,
 -- `field`, `message`, `found`, `expected`, `nearest`
-function M.load(dir)
+function M.load(dir, options)
   local found, faults = {}, {}
   local real = sys.realpath(dir)
   if not real or sys.exists(real) ~= "directory" then
@@ -555,11 +570,11 @@ function M.load(dir)
     package.path = own_path .. real .. "/?.lua;" .. real .. "/?/init.lua;" .. rest
   end
   if own and not (real and own:sub(1, #real + 1) == real .. "/") then
-    load_folder({ path = own, name = "maintenance" }, found, faults)
+    load_folder({ path = own, name = "maintenance" }, found, faults, options)
   end
   if real then
     each_folder(real, "", function(folder)
-      load_folder(folder, found, faults)
+      load_folder(folder, found, faults, options)
     end)
   end
   return found, faults
@@ -615,6 +630,7 @@ function M.register(found)
     })
     context.tasks[name] = {
       effect = task.effect, prepare = task.prepare, key = by_function and task.key or nil, owner = task.owner,
+      args = task.args,
     }
   end
 end

@@ -1,6 +1,7 @@
 --- The OpenAPI 3.1 description of the tasks' doors, from their manifests.
 -- @module umavez.openapi
 
+local args = require("umavez.args")
 local json = require("umavez.json")
 local version = require("umavez.version")
 
@@ -71,6 +72,15 @@ local function parameters(http)
   return out
 end
 
+-- The body: what the manifest says of the args, without those that the path brings.
+local function body_schema(task)
+  local in_path = {}
+  for name in task.http.path:gmatch("{([%w_]+)}") do
+    in_path[name] = true
+  end
+  return task.args and args.schema(task.args, in_path) or { type = "object" }
+end
+
 local function operation(task)
   local http = task.http
   local op = {
@@ -83,7 +93,7 @@ local function operation(task)
   }
   if http.method ~= "GET" then
     op.requestBody = { required = http.method ~= "DELETE",
-      content = { ["application/json"] = { schema = { type = "object" } } } }
+      content = { ["application/json"] = { schema = body_schema(task) } } }
   end
   return op
 end

@@ -30,6 +30,8 @@
   X(STRING, tasks_dir, "tasks", not_empty, NULL, "folder of the manifests and handlers") \
   X(BOOL, supervise, "true", none, NULL, \
     "run the worker as a supervisor and its children; false: as this one process, without reload and replacement") \
+  X(BOOL, watch_tasks, "false", none, NULL, \
+    "reload when a Lua file below tasks_dir has changed; for development, with supervise") \
   X(INT, workers, "0", (0, 512), NULL, "children of the supervisor; 0: as many as there are cores to run on") \
   X(INT, max_runs, "0", (0, 1000000000000), NULL, \
     "a child that has ended so many runs is replaced by a new one; 0: never") \

@@ -286,8 +286,32 @@ static int key(struct run *r, char **text, size_t *len, struct err *e) {
   return rc;
 }
 
+/* context.args_fault(task name, args text) gives a JSON text, or nil. It is data of ours that it works with: an error is one of
+ * args that JSON holds and Lua does not, and becomes the fault. */
+static char *args_fault(struct run *r) {
+  lua_State *L = vm_state(the_vm);
+  int top = lua_gettop(L);
+  struct err why = ERR_INIT;
+  char *fault = NULL;
+  push_context(L, "args_fault");
+  lua_pushstring(L, r->task->name);
+  lua_pushlstring(L, r->args, r->args_len);
+  enter_run(r, loop_now_ms(vm_loop(the_vm)) + r->task->timeout_ms);
+  int status = lua_pcall(L, 2, 1, 0);
+  leave_step();
+  if (status != 0) {
+    bind_error_value(L, -1, &why);
+    fault = bind_failure_detail(&why);
+  } else if (lua_isstring(L, -1)) {
+    fault = xstrdup(lua_tostring(L, -1));
+  }
+  lua_settop(L, top);
+  return fault;
+}
+
 const struct handler_ops *bind_run_ops(struct vm *vm) {
-  static const struct handler_ops ops = {.key = key, .prepare = prepare, .effect = effect, .drop = drop, .forget = forget};
+  static const struct handler_ops ops = {
+      .key = key, .args_fault = args_fault, .prepare = prepare, .effect = effect, .drop = drop, .forget = forget};
   the_vm = vm;
   return &ops;
 }

@@ -209,8 +209,14 @@ static void on_enqueued(void *arg, struct pgresult *result) {
 }
 
 static void enqueue_effect(struct run *r) {
+  struct verdict fault = {.kind = VERDICT_FAIL, .retry_after_ms = -1, .outcome = runner_args_fault(r)};
   char tenant[24];
   struct err e = {0};
+
+  if (fault.outcome) {
+    runner_handler_done(r, &fault);
+    return;
+  }
 
   snprintf(tenant, sizeof tenant, "%lld", (long long)r->tenant_id);
   const char *values[3] = {r->task_name, r->args, r->has_tenant ? tenant : NULL};

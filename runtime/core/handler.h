@@ -33,6 +33,9 @@ struct verdict {
 struct handler_ops {
   /* TASK_KEY_FUNCTION: gives the key's text (malloc'ed). -1 with e->code "key_missing" or "key_error". */
   int (*key)(struct run *r, char **text, size_t *len, struct err *e);
+  /* What keeps the args from being what the task's manifest declares: a failure's detail as JSON (malloc'ed), or NULL. The
+   * handler's own start checks them, too: this is for who puts a run into the queue. */
+  char *(*args_fault)(struct run *r);
   /* Starts the step before the transaction; ends by runner_prepared(r), or by runner_handler_done(r, failure). */
   void (*prepare)(struct run *r);
   /* Starts the handler (or the effect step); ends by runner_handler_done(r, &verdict). May be called again for the

@@ -44,6 +44,9 @@ void runner_set_patience(struct runner *rn, int64_t ms);
 /* PostgreSQL is away: until it is there again, what would wait for a connection is given back at once. */
 void runner_pause(struct runner *rn, bool paused);
 
+/* For who puts a run into the queue: what keeps its args from being what its task declares, as JSON; gives. NULL: nothing. */
+char *runner_args_fault(struct run *r);
+
 /* Takes a RUN_TAKEN run to its end. The run stays owned by the caller, who frees it after hooks.ended. */
 void runner_start(struct runner *rn, struct run *r);
 

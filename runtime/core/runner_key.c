@@ -131,3 +131,9 @@ int runner_digests(struct runner *rn, struct run *r, struct err *e) {
   hex_encode(r->fingerprint, sizeof r->fingerprint, r->fingerprint_hex);
   return 0;
 }
+
+char *runner_args_fault(struct run *r) {
+  const struct handler_ops *ops = r->runner->ops;
+
+  return ops->args_fault ? ops->args_fault(r) : NULL;
+}

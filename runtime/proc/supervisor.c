@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "io/httpd_listen.h"
+#include "io/treewatch.h"
 #include "proc/listen.h"
 #include "proc/logfile.h"
 #include "proc/signals.h"
@@ -453,6 +454,13 @@ static void on_hup(void *arg) {
     begin_reload(s);
 }
 
+static void on_files(void *arg) {
+  struct supervisor *s = arg;
+
+  log_kv(LOG_INFO_, "tasks_changed", "folder", s->conf->tasks_dir, NULL);
+  on_hup(s);
+}
+
 static void on_usr1(void *arg) {
   struct supervisor *s = arg;
   struct sup_child *c;
@@ -488,7 +496,9 @@ struct supervisor *supervisor_new(struct loop *loop, const struct conf *conf, co
   list_init(&s->children);
   s->want = wanted(s, conf->workers);
   s->slots = slots_new(3 * s->want + SLOTS_SPARE, e);
-  if (!s->slots || (conf->http_listen[0] && (s->listen_fd = listen_open(conf->http_listen, e)) < 0)) {
+  if (!s->slots || (conf->watch_tasks && !(s->files = treewatch_new(loop, conf->tasks_dir, on_files, s, e))) ||
+      (conf->http_listen[0] && (s->listen_fd = listen_open(conf->http_listen, e)) < 0)) {
+    treewatch_free(s->files);
     slots_free(s->slots);
     free(s);
     return NULL;
@@ -528,6 +538,7 @@ void supervisor_free(struct supervisor *s) {
   loop_task_cancel(&s->step);
   loop_task_cancel(&s->end);
   if (s->listen_fd >= 0) close(s->listen_fd);
+  treewatch_free(s->files);
   notify_free(s->notify);
   watchdog_free(s->watch);
   slots_free(s->slots);

@@ -48,6 +48,7 @@ struct supervisor {
   struct slots *slots;
   struct notify *notify;
   struct watchdog *watch; /* over the children */
+  struct treewatch *files; /* NULL: changed files are not looked for */
   int listen_fd; /* -1: no door */
   struct list children;
   int want;           /* children that the present generation is to have */

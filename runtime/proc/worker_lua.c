@@ -103,6 +103,12 @@ static int l_supervised(lua_State *L) {
   return 1;
 }
 
+/* running() → whether start or supervise has begun something that has not ended */
+static int l_running(lua_State *L) {
+  lua_pushboolean(L, the_worker.await != NULL);
+  return 1;
+}
+
 /* log_to(settings): level, form and file of the log; raises bad_option when the file cannot be opened */
 static int l_log_to(lua_State *L) {
   const struct conf *conf = bind_conf_check(L, 1);
@@ -146,7 +152,7 @@ static int l_result(lua_State *L) {
 int worker_lua_open(lua_State *L) {
   static const luaL_Reg functions[] = {{"start", l_start},           {"supervise", l_supervise}, {"result", l_result},
                                        {"supervised", l_supervised}, {"log_to", l_log_to},       {"fault", l_fault},
-                                       {"say", l_say},               {NULL, NULL}};
+                                       {"say", l_say},               {"running", l_running},     {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
   return 1;

@@ -1,9 +1,5 @@
 return function(ctx, args)
-  local amount = tonumber(args.amount_cents)
-  if not amount or amount < 1 or type(args.end_to_end_id) ~= "string" then
-    return ctx:fail({ status = 422, code = "invalid", message = "expected end_to_end_id and amount_cents, above 0" })
-  end
-  if amount > 500000 then
+  if tonumber(args.amount_cents) > 500000 then
     return ctx:fail({ status = 422, code = "limit_exceeded", message = "amount is above 5000.00" })
   end
   local stored, payment = pcall(ctx.sql.one, ctx.sql, [[

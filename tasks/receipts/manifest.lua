@@ -7,6 +7,7 @@ return {
       lease = "5s",
       key = { "payment_id" },
       retention = "7d",
+      args = { payment_id = { type = "integer", required = true } },
     },
   },
 }

@@ -7,6 +7,11 @@ return {
       lease = "5s",
       key = { "delivery" },
       retention = "7d",
+      args = {
+        delivery = { type = "string", required = true, min = 1, description = "the sender's id of this delivery" },
+        event = { type = "string" },
+        payload = { type = "any", required = true },
+      },
       queue = "webhooks",
     },
   },

@@ -14,7 +14,7 @@ from support import procs
 from support.servers import umavez_bin
 from support.worker import parse_line
 
-COMMANDS = ["worker", "dev", "migrate", "enqueue", "runs", "show", "retry", "token", "openapi", "check", "exec", "demo", "version", "help"]
+COMMANDS = ["worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "token", "openapi", "check", "describe", "exec", "repl", "demo", "version", "help"]
 
 
 def umavez(*argv, input=None, cwd=None, **env):

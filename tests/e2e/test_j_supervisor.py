@@ -471,3 +471,58 @@ def test_a_worker_alone_says_that_it_cannot_reload(lab):
     hang_up(worker)
     assert "restart" in worker.wait_event("reload_ignored")["why"]
     assert worker.running() and worker.terminate() == 0
+
+
+# --- --watch ---------------------------------------------------------------------------------------------------------------------
+
+def test_watch_reloads_when_a_file_has_changed(lab):
+    """Saved in place, saved by a rename, in a new folder, removed, broken and mended; and what is no reason."""
+    version = lambda n: f"return function() return {{ version = {n} }} end"     # noqa: E731
+    tasks = lab.env.tasks
+    lab.env.audit.allow("settled_effect")
+    tasks.add("w.one", owner="platform", handler=version(1))
+    worker = lab.worker(supervised=True, workers=1, arguments=["--watch"])
+    worker.wait_children(1)
+    outcome = lambda task: lab.done(lab.env.enqueue(task, {}, tenant=None)).outcome   # noqa: E731
+    assert outcome("w.one") == {"version": 1}
+    generation = 1
+
+    def reloaded():
+        nonlocal generation
+        generation += 1
+        worker.wait_event("reloaded", generation=str(generation))
+
+    (tasks.dir / "w" / "one.lua").write_text(version(2))
+    reloaded()
+    assert outcome("w.one") == {"version": 2}
+    (tasks.dir / "w" / "one.lua~").write_text(version(3))
+    (tasks.dir / "w" / "one.lua~").rename(tasks.dir / "w" / "one.lua")
+    reloaded()
+    assert outcome("w.one") == {"version": 3}
+    aside = tasks.dir.parent / (tasks.dir.name + "-aside")
+    (aside / "b").mkdir(parents=True)
+    (aside / "b" / "manifest.lua").write_text('return { tasks = { c = { owner = "platform" } } }')
+    (aside / "b" / "c.lua").write_text(version(4))
+    aside.rename(tasks.dir / "a")
+    reloaded()
+    assert outcome("a.b.c") == {"version": 4}
+    (tasks.dir / "a" / "b" / "c.lua").write_text(version(5))                   # a folder that came later is watched, too
+    reloaded()
+    assert outcome("a.b.c") == {"version": 5}
+    before = len(worker.events("reload_started"))
+    (tasks.dir / "w" / "one_spec.lua").write_text("error('no task')")
+    (tasks.dir / "w" / "notes.txt").write_text("nothing")
+    (tasks.dir / "w" / ".one.lua.swp").write_text("nothing")
+    (tasks.dir / "w" / "one.lua").write_text("return oops oops")
+    failed = worker.wait_event("reload_failed")
+    assert "one.lua" in failed["why"] and len(worker.events("reload_started")) == before + 1
+    assert outcome("w.one") == {"version": 3}
+    (tasks.dir / "w" / "one.lua").write_text(version(5))
+    wait_until(lambda: len(worker.events("reload_started")) == before + 2 and not reloading(worker), 60, "mended")
+    assert outcome("w.one") == {"version": 5}
+    assert lab.cli("worker", "--watch", "--no-supervise")[0] == 3
+
+
+def reloading(worker):
+    ended = len(worker.events("reloaded")) + len(worker.events("reload_failed"))
+    return len(worker.events("reload_started")) > ended

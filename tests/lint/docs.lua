@@ -26,6 +26,10 @@ function makers.manifest()
   return require("umavez.manifest").docs()
 end
 
+function makers.args()
+  return require("umavez.args").docs()
+end
+
 function makers.settings()
   local lines = { "| setting | type | default | environment | what |", "|---|---|---|---|---|" }
   for _, o in ipairs(conf.options()) do

@@ -1,6 +1,7 @@
 --- Enqueueing a JSONL file: read and check all lines first, then send them in batches.
 -- @module umavez.cli.bulk
 
+local args_of = require("umavez.args")
 local cli = require("umavez.cli")
 local json = require("umavez.json")
 local sys = require("umavez.sys")
@@ -40,7 +41,7 @@ local function shown(value)
   return type(value) == "string" and ("%q"):format(value:sub(1, 60)) or tostring(value)
 end
 
-local function fault_of(value)
+local function fault_of(value, declared)
   if not is_object(value) then
     return "expected an object, found " .. shown(value)
   end
@@ -56,6 +57,8 @@ local function fault_of(value)
       return ("field \"%s\": expected %s, found %s"):format(check[1], check[2], shown(found))
     end
   end
+  local given = value.args ~= json.null and value.args or {}
+  return declared[value.task] and select(2, args_of.fault(declared[value.task], given)) or nil
 end
 
 -- The line with a run_id made from its number and text: the same file twice is the same runs. The text itself is kept
@@ -74,8 +77,9 @@ end
 
 --- Read and check a file. Faults of all lines are reported together, and nothing is enqueued.
 -- @tparam string path
+-- @tparam table declared args by task, as far as manifests are known
 -- @treturn {string,...} the lines as they are to be sent; `tasks` is the set of their tasks
-function M.read(path)
+function M.read(path, declared)
   local file, why = io.open(path, "rb")
   if not file then
     cli.fail("failed", "cannot read the file: %s", why)
@@ -87,7 +91,7 @@ function M.read(path)
       local ok, value = pcall(json.decode, line)
       local fault
       if ok then
-        fault = fault_of(value)
+        fault = fault_of(value, declared)
       else
         fault = type(value) == "table" and value.message or tostring(value)
       end

@@ -1,20 +1,22 @@
 --- `umavez enqueue`: one run from the command line, or many from a file.
 -- @module umavez.cli.enqueue
 
+local args_of = require("umavez.args")
 local cli = require("umavez.cli")
 local bulk = require("umavez.cli.bulk")
 local database = require("umavez.cli.database")
 local settings = require("umavez.cli.settings")
+local tasks_of = require("umavez.cli.tasks")
 
 local M = { summary = "put a run into the queue, or many from a file" }
 
 M.examples = {
-  "umavez enqueue webhooks.receive '{\"id\":\"8f2c\"}'",
+  "umavez enqueue webhooks.receive '{\"delivery\":\"8f2c\",\"payload\":{}}'",
   "umavez enqueue payments.pix '{\"end_to_end_id\":\"E1\",\"amount_cents\":100}' --tenant 7",
   "umavez enqueue maintenance.purge --at '2026-01-31 03:00:00+00'",
   "umavez enqueue --file runs.jsonl      {\"task\":\"…\",\"args\":{…},\"tenant_id\":7,\"run_id\":\"…\"} a line",
 }
-M.settings = { "database_url", "connect_timeout" }
+M.settings = { "database_url", "connect_timeout", "tasks_dir" }
 
 function M.configure(parser)
   parser:argument("task", "The task's name."):args("?")
@@ -84,10 +86,26 @@ local function check(args)
   end
 end
 
+-- Only as far as manifests are here: who enqueues need not have the tasks.
+local function check_declared(args, declared)
+  if not declared[args.task] then
+    return
+  end
+  local fault, why = args_of.fault(declared[args.task], require("umavez.json").decode(args.args or "{}"))
+  if fault then
+    cli.fail("failed", "the manifest of %s does not take these args: %s", args.task, why)
+  end
+end
+
 function M.run(args)
   check(args)
-  local lines = args.file and bulk.read(args.file)
-  local db = database.open_migrated(settings.load(args))
+  local conf = settings.load(args)
+  local declared = tasks_of.declared_args(conf)
+  local lines = args.file and bulk.read(args.file, declared)
+  if not lines then
+    check_declared(args, declared)
+  end
+  local db = database.open_migrated(conf)
   if not lines then
     local run_id = enqueue_one(db, args)
     note_unknown(db, { [args.task] = true })

@@ -3,6 +3,7 @@
 
 local json = require("umavez.json")
 local manifest = require("umavez.manifest")
+local sys = require("umavez.sys")
 
 local M = {}
 
@@ -14,6 +15,19 @@ local FAULT = { "file", "task", "field", "message", "found", "expected", "neares
 -- @treturn {fault,...} every fault; tostring(fault) is its message
 function M.load(conf)
   return manifest.load(conf.tasks_dir)
+end
+
+--- What the manifests declare of their tasks' args, where there are manifests: enqueueing works without them, too.
+-- @tparam table conf the settings
+-- @treturn table declared args by task
+function M.declared_args(conf)
+  local out = {}
+  if sys.exists(conf.tasks_dir) == "directory" then
+    for name, task in pairs((manifest.load(conf.tasks_dir, { handlers = false }))) do
+      out[name] = task.args
+    end
+  end
+  return out
 end
 
 --- @treturn {string,...} the names of the tasks, sorted

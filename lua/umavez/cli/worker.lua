@@ -15,6 +15,7 @@ M.examples = {
   "umavez worker --queues payments,default --log-format json",
   "umavez worker --http 127.0.0.1:8080     (serve the tasks' HTTP doors, too)",
   "umavez worker --workers 4               (four children; default: one a core)",
+  "umavez worker --watch --workers 1       (development: reload when a file below the tasks folder has changed)",
   "umavez worker --no-supervise            (one process: for debuggers, and where something else restarts it)",
   "kill -TERM PID     (finish what runs within drain_timeout, give the rest back, exit 0; again: hurry)",
   "kill -HUP PID      (reload: new children with the new code and settings, then the old ones drain)",
@@ -26,6 +27,7 @@ function M.configure(parser)
   parser:option("--http", "Serve the HTTP door there; short for --http-listen."):argname("ADDRESS:PORT")
     :target("setting_http_listen")
   parser:flag("--no-queue", "Serve only the HTTP door; short for --queue false.")
+  parser:flag("--watch", "Reload when a Lua file below the tasks folder has changed; short for --watch-tasks true.")
   parser:flag("--no-supervise", "Run in this one process, without supervisor; short for --supervise false.")
 end
 
@@ -94,7 +96,13 @@ local function load_settings(args)
   if args.no_supervise then
     args.setting_supervise = "false"
   end
+  if args.watch then
+    args.setting_watch_tasks = "true"
+  end
   local conf = settings.load(args)
+  if conf.watch_tasks and not conf.supervise then
+    cli.fail("config", "watch_tasks (--watch) needs the supervisor: leave supervise = false (--no-supervise) out")
+  end
   local ok, err = pcall(c.log_to, conf.handle)
   if not ok then
     cli.fail("config", "%s", err.message)

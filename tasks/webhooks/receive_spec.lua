@@ -1,0 +1,16 @@
+local t = require("umavez.testing")
+
+describe("webhooks.receive", function()
+  it("stores a delivery once", function()
+    t:deliver_twice("webhooks.receive", { delivery = "d-1", event = "push", payload = { ref = "main" } })
+    t:assert_effects_once("SELECT FROM webhooks WHERE delivery = 'd-1' AND payload->>'ref' = 'main'")
+  end)
+
+  it("has its runs in the queue webhooks", function()
+    t:enqueue("webhooks.receive", { delivery = "d-2", payload = {} }, { after = "1h" })
+    assert.equal("webhooks", t:assert_enqueued("webhooks.receive", { delivery = "d-2" }).queue)
+    assert.equal(0, t:drain().completed)
+    t:travel("1h")
+    assert.equal(1, t:drain().completed)
+  end)
+end)
