@@ -173,7 +173,7 @@ local function http_path(v)
     end
     seen[param or segment] = param and true or nil
   end
-  if v:match("^/runs/") or v == "/runs" or v == "/healthz" or v == "/readyz" or v == "/openapi.json" then
+  if v:match("^/runs/") or v == "/runs" or v == "/healthz" or v == "/readyz" or v == "/openapi.json" or v == "/metrics" then
     return nil, expected
   end
   return v

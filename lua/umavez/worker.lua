@@ -5,6 +5,7 @@ local c = require("umavez.c.worker")
 local json = require("umavez.json")
 local manifest = require("umavez.manifest")
 local openapi = require("umavez.openapi")
+local version = require("umavez.version")
 local vm = require("umavez.vm")
 
 local M = {}
@@ -17,7 +18,7 @@ local M = {}
 -- @yields
 function M.run(settings, tasks)
   manifest.register(tasks)
-  return c.result(vm.await(c.start(settings.handle, json.encode(openapi.describe(tasks)))))
+  return c.result(vm.await(c.start(settings.handle, json.encode(openapi.describe(tasks)), version)))
 end
 
 --- Run a worker's supervisor until told to stop. It starts this program with this command line again, once a child.

@@ -54,6 +54,15 @@ static int check_listen(const char *text, const char **expected) {
   return bracketed || memchr(text, ':', (size_t)(port - text) > 0 ? (size_t)(port - 1 - text) : 0) == NULL ? 0 : -1;
 }
 
+/* What may stand behind "Authorization: Bearer ", and cannot be guessed. */
+static int check_metrics_token(const char *text, const char **expected) {
+  *expected = "16 to 512 letters, digits, '-', '.', '_', '~', '+' or '/', or nothing";
+  size_t n = strlen(text);
+  if (n == 0) return 0;
+  if (n < 16 || n > 512) return -1;
+  return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~+/") == n ? 0 : -1;
+}
+
 static int check_table(const char *text, const char **expected) {
   *expected = "a table's name like public.tenants (lower-case letters, digits and '_')";
   bool start = true;
@@ -193,7 +202,7 @@ static void *member(struct conf *c, const struct conf_option *o) { return (char 
 /* What a URL was is not said: it may hold a password. */
 static int refuse(const struct conf_option *o, const char *source, const char *expected, const char *found,
                   struct err *e) {
-  bool secret = o->id == CONF_ID_database_url || o->id == CONF_ID_valkey_url;
+  bool secret = o->id == CONF_ID_database_url || o->id == CONF_ID_valkey_url || o->id == CONF_ID_metrics_token;
   if (secret) return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected %s", source, o->name, expected);
   return err_set(e, ERR_INPUT, "bad_option", "%s: %s: expected %s, found \"%.60s\"", source, o->name, expected, found);
 }

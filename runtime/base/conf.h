@@ -65,6 +65,11 @@
   X(DURATION, http_header_timeout, "10s", (100, 600000), NULL, "HTTP door: how long a request's head may take to arrive") \
   X(DURATION, http_body_timeout, "30s", (100, 600000), NULL, "HTTP door: how long a request's body may take to arrive") \
   X(DURATION, http_idle_timeout, "60s", (100, 3600000), NULL, "HTTP door: how long a connection may lie idle between requests") \
+  X(ENUM, metrics, "token", "token|open|off", NULL, \
+    "HTTP door: who may read /metrics: the holders of a token (metrics_token, or one of the platform with the scope metrics), all, " \
+    "or nobody") \
+  X(STRING, metrics_token, "", metrics_token, NULL, \
+    "HTTP door: a bearer token for /metrics that needs no database to be checked; empty: none") \
   X(ENUM, log_level, "info", "debug|info|warn|error", NULL, "least level of what is logged") \
   X(ENUM, log_format, "logfmt", "logfmt|json", NULL, "form of the log's lines") \
   X(STRING, log_file, "", any, NULL, "file that the log is appended to, opened anew on SIGUSR1; empty: standard error")

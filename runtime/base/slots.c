@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAGIC 0x756d6176657a3031ULL /* changes with the layout: a child of another build must not guess */
+#define MAGIC 0x756d6176657a3032ULL /* changes with the layout: a child of another build must not guess */
 
 /* Whoever writes may die at any instruction; a reader looks this often before it says that nothing is there. */
 #define READ_TRIES 1000
@@ -24,6 +24,13 @@ struct slots {
   struct shared *shared;
 };
 
+/* The slots, and behind them, aligned, the counts. */
+static size_t stats_at(int count) {
+  return (sizeof(struct shared) + (size_t)count * sizeof(struct slot) + 63) / 64 * 64;
+}
+
+static size_t size_of(int count) { return stats_at(count) + stats_area_size(count); }
+
 static struct slots *map(int fd, size_t size, struct err *e) {
   void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) {
@@ -39,7 +46,7 @@ static struct slots *map(int fd, size_t size, struct err *e) {
 
 struct slots *slots_new(int count, struct err *e) {
   if (count < 1) bug("slots_new: %d slots", count);
-  size_t size = sizeof(struct shared) + (size_t)count * sizeof(struct slot);
+  size_t size = size_of(count);
   int fd = memfd_create("umavez-slots", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, (off_t)size) != 0) {
     err_set(e, ERR_ENV, "shared_memory", "cannot make %zu octets of shared memory: %s", size, strerror(errno));
@@ -54,6 +61,7 @@ struct slots *slots_new(int count, struct err *e) {
   s->shared->magic = MAGIC;
   s->shared->count = (uint32_t)count;
   s->shared->slot_size = sizeof(struct slot);
+  stats_area_init(slots_stats(s), count);
   return s;
 }
 
@@ -67,7 +75,7 @@ struct slots *slots_attach(int fd, struct err *e) {
   if (!s) return NULL;
   const struct shared *m = s->shared;
   if (m->magic != MAGIC || m->slot_size != sizeof(struct slot) ||
-      s->size != sizeof *m + (size_t)m->count * sizeof(struct slot)) {
+      s->size != size_of((int)m->count) || !stats_area_fits(slots_stats(s), (int)m->count)) {
     err_set(e, ERR_ENV, "shared_memory",
             "the supervisor is of another build of umavez (its shared memory has another layout): restart it");
     munmap(s->shared, s->size);
@@ -91,6 +99,10 @@ int slots_count(const struct slots *s) { return (int)s->shared->count; }
 struct slot *slots_at(struct slots *s, int index) {
   if (index < 0 || index >= slots_count(s)) bug("slot %d of %d", index, slots_count(s));
   return &s->shared->slot[index];
+}
+
+struct stats_area *slots_stats(struct slots *s) {
+  return (struct stats_area *)((char *)s->shared + stats_at(slots_count(s)));
 }
 
 enum slot_state slot_state(const struct slot *slot) {

@@ -12,6 +12,7 @@
  * Who reads     the parent, at any time. Single values are atomics. The run that is executing and the traceback are
  *               copied under a sequence counter: a reader that meets a writer tries again, and one that meets what a
  *               dying child left half-written gets nothing.
+ * Counts        behind the slots lies what the worker counts (base/stats.h), a block a slot: slots_stats.
  * A NULL slot   a worker without supervisor: every function that a child calls does nothing then.
  *
  * Times are CLOCK_MONOTONIC in milliseconds, which all processes of a machine share (loop_now_ms). */
@@ -22,6 +23,7 @@
 #include <sys/types.h>
 
 #include "base/err.h"
+#include "base/stats.h"
 
 enum {
   SLOT_TASK_MAX = 256,
@@ -105,6 +107,7 @@ void slots_free(struct slots *s);                             /* either side; NU
 int slots_fd(const struct slots *s);                          /* close-on-exec; whoever spawns a child clears that there */
 int slots_count(const struct slots *s);
 struct slot *slots_at(struct slots *s, int index); /* borrows; bug() outside of 0…count-1 */
+struct stats_area *slots_stats(struct slots *s);   /* borrows */
 
 /* Wipes an EMPTY slot and makes it STARTING; -1: all are in use. */
 int slot_reserve(struct slots *s, int64_t generation, bool alone, int64_t now_ms);

@@ -3,6 +3,7 @@
 #include "bind/bind_conf.h"
 #include "bind/bind_pg.h"
 #include "bind/bind_run.h"
+#include "bind/bind_stats.h"
 #include "bind/bind_sys.h"
 #include "bind/bind_value.h"
 
@@ -13,6 +14,7 @@ static int open_modules(lua_State *L) {
   vm_preload(vm, "umavez.c.sys", bind_sys_open);
   vm_preload(vm, "umavez.c.conf", bind_conf_open);
   vm_preload(vm, "umavez.c.run", bind_run_open);
+  vm_preload(vm, "umavez.c.stats", bind_stats_open);
   lua_getglobal(L, "require"); /* its marks and metatables are everybody's */
   lua_pushliteral(L, "umavez.c.value");
   lua_call(L, 1, 0);

@@ -5,8 +5,8 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "base/stats.h"
 #include "core/ledger_batch.h"
+#include "core/run_stats.h"
 #include "core/runner_internal.h"
 
 #define BATCH_LANES 2          /* connections on which a task's batches run beside each other, when its turns are quick */
@@ -336,6 +336,7 @@ static void on_settled(void *arg) {
     scatter(b);
     return;
   }
+  if (g->committed) stats_observe(STAT_COMMIT_TIME, runner_now_us() - b->settled_us);
   if (g->committed) FAILPOINT(COMMIT_ANSWERED, b->forming->task->name, pgconn_fd(b->conn));
   free_connection(b, g->committed && !g->lost && !g->dirty);
   tell(b, &b->kept, g->committed ? runner_completed : NULL);
@@ -386,8 +387,7 @@ static void settle(struct batch *b) {
   s.ncompleted = collect(&b->kept, kept, RUN_COMPLETE);
   s.nfailed = collect(&b->failed, failed, RUN_FAIL);
   s.nforgotten = collect(&b->out, out, RUN_TURN);
-  stats_inc(STAT_BATCHES);
-  stats_add(STAT_BATCHED_RUNS, (uint64_t)(s.ncompleted + s.nfailed));
+  stats_observe_runs(STAT_BATCH_RUNS, s.ncompleted + s.nfailed);
   b->settled_us = runner_now_us();
   adapt(b);
   ledger_batch_settle(b->conn, &b->settle, &s);
@@ -588,7 +588,10 @@ static void on_begun(void *arg) {
   }
   list_for_each_safe(r, next, &b->turns, member) {
     run_set_state(r, RUN_TURN);
-    if (r->ledger_id) continue;
+    if (r->ledger_id) {
+      run_stats_claim(CLAIM_CLAIMED);
+      continue;
+    }
     list_remove(&r->member);
     list_push_back(&b->out, &r->member);
   }

@@ -50,6 +50,7 @@ static struct exchange *exchange_new(struct door *d, struct http_request *q) {
   x->q = q;
   list_init(&x->node);
   list_init(&x->wait_node);
+  queue_look_init(&x->look, NULL, NULL);
   buf_init(&x->params);
   buf_init(&x->args);
   uuid_v4(x->run_id);
@@ -82,15 +83,23 @@ void door_maybe_end(struct exchange *x) {
   list_remove(&x->node);
   x->door->n--;
   door_auth_cancel(&x->lookup);
+  queue_stats_cancel(&x->look);
   loop_free_later(x->door->loop, exchange_free, x);
 }
 
 /* ---- answering ---- */
 
+static void count_answer(int status) {
+  static const enum stats_answer places[] = {STATS_ANSWER_2XX, STATS_ANSWER_3XX, STATS_ANSWER_4XX, STATS_ANSWER_5XX};
+
+  if (status >= 200 && status < 600) stats_add(STAT_ANSWERS, (int)places[status / 100 - 2], 1);
+}
+
 void door_answer(struct exchange *x, const struct http_answer *a) {
   struct http_request *q = x->q;
 
   if (!q) return;
+  count_answer(a->status);
   x->q = NULL;
   http_respond(q, a);
 }
@@ -132,6 +141,7 @@ static void on_refuse(void *arg, int status, const char *why, struct http_answer
   struct door *d = arg;
   enum door_problem p = door_problem_of_status(status);
 
+  count_answer(status);
   buf_clear(&d->refusal);
   door_problem_body(p, why, NULL, &d->refusal);
   fill_problem(a, headers, p, &d->refusal, NULL, NULL, NULL);
@@ -146,6 +156,9 @@ static void on_identity(void *arg, enum door_auth_result result, const struct do
     door_refuse(x, PROBLEM_UNAVAILABLE, "the token cannot be checked now", 1);
   } else if (!who->known) {
     door_refuse(x, PROBLEM_UNAUTHENTICATED, "the token is unknown, revoked or expired", -1);
+  } else if (x->metrics) {
+    door_metrics_identity(x, who);
+    return;
   } else if (x->task && !door_auth_allows(who->scopes, x->task->http->scope ? x->task->http->scope : x->task->name)) {
     door_refuse(x, PROBLEM_FORBIDDEN, "the token's scopes do not name this route's task", -1);
   } else if (x->task && (x->task->owner == TASK_OWNER_TENANT) != who->has_tenant) {
@@ -166,7 +179,7 @@ static void on_identity(void *arg, enum door_auth_result result, const struct do
   door_maybe_end(x);
 }
 
-static void authenticate_token(struct exchange *x) {
+void door_authenticate_token(struct exchange *x) {
   const char *header = http_header(x->q, "Authorization", 0);
   const char *token = header ? door_auth_bearer(header) : NULL;
 
@@ -186,7 +199,7 @@ static void authenticate(struct exchange *x) {
   size_t len;
 
   if (!h || h->auth == TASK_HTTP_AUTH_TOKEN) {
-    authenticate_token(x);
+    door_authenticate_token(x);
     return;
   }
   body = http_body(x->q, &len);
@@ -209,17 +222,19 @@ static void answer_plain(struct exchange *x, int status, const char *type, const
   door_maybe_end(x);
 }
 
-/* True when the path is one of the built-in pages without a sender. */
+/* True when the path is one of the built-in pages. */
 static bool built_in(struct exchange *x, const char *method, const char *path) {
   struct door *d = x->door;
   bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
   bool health = strcmp(path, "/healthz") == 0, ready = strcmp(path, "/readyz") == 0;
-  bool openapi = d->openapi && strcmp(path, "/openapi.json") == 0;
+  bool openapi = d->openapi && strcmp(path, "/openapi.json") == 0, metrics = door_metrics_is(d, path);
 
-  if (!health && !ready && !openapi) return false;
+  if (!health && !ready && !openapi && !metrics) return false;
   if (!get) {
     refuse(x, PROBLEM_METHOD_NOT_ALLOWED, NULL, -1, "Allow", "GET, HEAD");
     door_maybe_end(x);
+  } else if (metrics) {
+    door_metrics_begin(x);
   } else if (health) {
     answer_plain(x, 200, "text/plain; charset=utf-8", "alive\n");
   } else if (openapi) {
@@ -310,6 +325,9 @@ struct door *door_new(struct loop *loop, struct sched *sched, struct control *co
   buf_init(&d->refusal);
   d->clock = options->clock;
   d->openapi = options->openapi ? xstrdup(options->openapi) : NULL;
+  d->metrics_access = options->metrics_access;
+  d->metrics_token = xstrdup(options->metrics_token);
+  d->queue_stats = options->queue_stats;
   d->auth = door_auth_new(loop, control);
   d->routes = door_routes_new(e);
   http.on_request = on_request;
@@ -370,5 +388,6 @@ void door_free(struct door *d) {
   door_auth_free(d->auth);
   buf_fini(&d->refusal);
   free(d->openapi);
+  free(d->metrics_token);
   free(d);
 }

@@ -6,7 +6,7 @@
  *                                            └─ wait ◄┘ busy: somebody else holds the key; without a connection, bounded
  *
  * Built in      GET /healthz (the process is alive), GET /readyz (PostgreSQL is reachable and the worker not draining),
- *               GET /runs/{run_id} (state and outcome, to its own tenant), GET /openapi.json.
+ *               GET /runs/{run_id} (state and outcome, to its own tenant), GET /openapi.json, GET /metrics.
  * Owns          the server (io/httpd), the routes, every exchange.
  * Life cycle    door_new → … → [door_stop_accepting] → door_drain (no new connections; what is at work ends) → door_free.
  * Answers       core/door_answer.h (outcomes), core/door_problem.h (everything else); docs/http.md is the contract. */
@@ -15,17 +15,23 @@
 
 #include "core/control.h"
 #include "core/dbclock.h"
+#include "core/queue_stats.h"
 #include "core/sched.h"
 #include "io/httpd.h"
 #include "io/loop.h"
 
 struct door;
 
+enum door_metrics { DOOR_METRICS_TOKEN, DOOR_METRICS_OPEN, DOOR_METRICS_OFF }; /* as the setting `metrics` has them */
+
 struct door_options {
   struct httpd_options http; /* address, limits; its callbacks are filled in here */
   int max_exchanges;         /* requests at work or waiting; more are answered with 503 */
   const char *openapi;       /* JSON text for /openapi.json, or NULL; copies */
   const struct dbclock *clock; /* keeps */
+  enum door_metrics metrics_access;
+  const char *metrics_token;       /* "" : none; copies */
+  struct queue_stats *queue_stats; /* keeps */
 };
 
 /* Keeps sched and control. NULL with *e: routes that conflict, or no listening socket. */

@@ -24,6 +24,9 @@ struct door {
   struct list waiting[DOOR_BUCKETS]; /* by the first octet of the key's digest */
   bool draining;
   char *openapi;
+  enum door_metrics metrics_access;
+  char *metrics_token;
+  struct queue_stats *queue_stats;
   struct buf refusal; /* body of the last answer of httpd's own */
 };
 
@@ -56,12 +59,16 @@ struct exchange {
   struct loop_timer deadline; /* of the whole exchange */
   struct loop_task late;
   bool asking; /* a query of GET /runs/{run_id} is under way */
+  bool metrics; /* GET /metrics, whose sender is being looked up */
+  struct queue_look look;
 };
 
 /* ---- door.c ---- */
 /* Answers x with a problem. detail may be NULL. retry_after_s < 0: no Retry-After. */
 void door_refuse(struct exchange *x, enum door_problem p, const char *detail, int retry_after_s);
 void door_answer(struct exchange *x, const struct http_answer *a);
+/* By its bearer token. */
+void door_authenticate_token(struct exchange *x);
 /* Frees x when nothing is left of it. */
 void door_maybe_end(struct exchange *x);
 /* on_due(x) at a safe point in ms. */
@@ -73,6 +80,12 @@ void door_request_begin(struct exchange *x);
 /* A run with this key has ended: who waits for it looks at once. */
 void door_request_wake(struct door *d, const uint8_t key[DIGEST_BYTES]);
 void door_request_drain(struct door *d);
+
+/* ---- door_metrics.c ---- */
+bool door_metrics_is(const struct door *d, const char *path);
+void door_metrics_begin(struct exchange *x);
+/* The sender's token is known. */
+void door_metrics_identity(struct exchange *x, const struct door_identity *who);
 
 /* ---- door_runs.c ---- */
 bool door_runs_is(const char *path);

@@ -178,44 +178,45 @@ static bool held_too_long(const struct gate *g, const struct run *r, const char 
 }
 
 /* What a standing entry means for this run. Anything that cannot be believed leaves the decision to PostgreSQL. */
-static void judge(const struct gate *g, struct run *r, const char *v, size_t len, int64_t pttl, struct gate_answer *a) {
+static enum stats_gate judge(const struct gate *g, struct run *r, const char *v, size_t len, int64_t pttl, struct gate_answer *a) {
   a->result = GATE_UNAVAILABLE;
   if (!authentic(g, r, v, len) || pttl <= 0) {
     r->gate_distrusted = true;
-    stats_inc(STAT_GATE_UNREADABLE);
-    return;
+    return STATS_GATE_RESULT_UNBELIEVED;
   }
   if (memcmp(v + AT_FINGERPRINT, r->fingerprint_hex, 64) != 0) {
     r->gate_distrusted = true;
-    return;
+    return STATS_GATE_RESULT_CONFLICT;
   }
   switch (v[AT_STATE]) {
     case 'P':
       if (pttl > r->task->lease_ms + 1000 || held_too_long(g, r, v)) {
         r->gate_distrusted = true;
-        return;
+        return STATS_GATE_RESULT_UNBELIEVED;
       }
       a->result = GATE_BUSY;
       a->remaining_ms = pttl;
-      return;
+      return STATS_GATE_RESULT_BUSY;
     case 'C':
     case 'F':
       a->remaining_ms = entry_time_ms(v) - dbclock_latest_ms(g->clock);
       if (a->remaining_ms <= 0) {
         r->gate_distrusted = true;
-        return;
+        return STATS_GATE_RESULT_UNBELIEVED;
       }
       a->result = GATE_SETTLED;
       a->failed = v[AT_STATE] == 'F';
       a->outcome = v + AT_OUTCOME;
       a->outcome_len = len - AT_OUTCOME;
-      return;
+      return STATS_GATE_RESULT_REPLAY;
     default:
       r->gate_distrusted = true;
+      return STATS_GATE_RESULT_UNBELIEVED;
   }
 }
 
 struct acquire {
+  int64_t asked_us;
   struct gate *gate;
   struct run *run;
   void (*done)(struct run *r, const struct gate_answer *a);
@@ -224,21 +225,22 @@ struct acquire {
 static void on_acquire(void *arg, const struct valkey_reply *reply) {
   struct acquire *q = arg;
   struct gate_answer a = {.result = GATE_UNAVAILABLE};
+  enum stats_gate counted;
 
   if (!reply || !q->gate->known) {
-    stats_inc(STAT_GATE_UNAVAILABLE);
+    counted = STATS_GATE_RESULT_DOWN;
   } else if ((reply->type == V_STRING || reply->type == V_STATUS) && reply->len == 1 && reply->str[0] == '+') {
     a.result = GATE_ACQUIRED;
-    stats_inc(STAT_GATE_ACQUIRED);
+    counted = STATS_GATE_RESULT_ACQUIRED;
   } else if (reply->type == V_ARRAY && reply->elements == 2 && reply->element[0].type == V_STRING &&
              reply->element[1].type == V_INT) {
-    judge(q->gate, q->run, reply->element[0].str, reply->element[0].len, reply->element[1].integer, &a);
+    counted = judge(q->gate, q->run, reply->element[0].str, reply->element[0].len, reply->element[1].integer, &a);
   } else {
     q->run->gate_distrusted = true;
-    stats_inc(STAT_GATE_UNREADABLE);
+    counted = STATS_GATE_RESULT_UNBELIEVED;
   }
-  if (a.result == GATE_BUSY) stats_inc(STAT_GATE_BUSY);
-  if (a.result == GATE_SETTLED) stats_inc(STAT_GATE_REPLAY);
+  stats_add(STAT_GATE, (int)counted, 1);
+  if (reply) stats_observe(STAT_GATE_TIME, loop_clock_us() - q->asked_us);
   q->done(q->run, &a);
   free(q);
 }
@@ -265,13 +267,14 @@ void gate_acquire(struct gate *g, struct run *r, void (*done)(struct run *r, con
   FAILPOINT(GATE_BEFORE, r->task_name, -1);
   if (!g->valkey || !g->known) {
     struct gate_answer a = {.result = GATE_UNAVAILABLE};
+    if (g->valkey) stats_add(STAT_GATE, STATS_GATE_RESULT_DOWN, 1);
     done(r, &a);
     return;
   }
   random_bytes(token, sizeof token);
   hex_encode(token, sizeof token, r->token);
   q = xcalloc(1, sizeof *q);
-  *q = (struct acquire){g, r, done};
+  *q = (struct acquire){loop_clock_us(), g, r, done};
   buf_init(&entry);
   write_entry(g, r, 'P', 0, 0, dbclock_latest_ms(g->clock), "{}", &entry);
   snprintf(px, sizeof px, "%" PRId64, r->task->lease_ms);

@@ -168,7 +168,9 @@ struct run {
   bool leaving;            /* its handler was stopped so that it is done alone */
   bool taints;             /* it has sent what would reach the runs after it in its batch */
   bool refused;            /* a request whose prepare step has failed for good: recorded when its key is claimed */
-  int64_t handler_us;      /* when the claim was sent; then, when the handler was started */
+  int64_t handler_us;      /* when the claim was sent; then, when the handler was started; then, when its completion was sent */
+  int64_t due_us;          /* monotonic: when the queue's run was due; 0: a request, or its code has been started */
+  bool reused;             /* ends because its key is in use with another request */
   int again;               /* immediate repeats after 40001/40P01 */
   int pending;             /* handler statements under way */
   bool draining;           /* drain ended: give back instead of recording */

@@ -8,7 +8,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "base/stats.h"
+#include "core/run_stats.h"
 #include "core/runner_internal.h"
 #include "core/trouble.h"
 
@@ -53,6 +53,7 @@ int64_t runner_idle_ms(const struct run *r) {
 }
 
 void runner_learn_trip(struct runner *rn, int64_t us) {
+  stats_observe(STAT_CLAIM_TIME, us);
   rn->trip_us = rn->trip_us ? (7 * rn->trip_us + us) / 8 : us;
 }
 
@@ -145,6 +146,7 @@ void runner_after_gate(struct run *r) {
     return;
   }
   run_set_state(r, RUN_PREPARE);
+  run_stats_started(r, runner_now_us());
   r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
   run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_prepare_timeout);
   runner_ops(r)->prepare(r);
@@ -206,7 +208,7 @@ bool runner_again(struct run *r, const struct err *e) {
 
   if (r->again >= RUNNER_AGAIN_MAX || r->draining) return false;
   r->again++;
-  stats_inc(STAT_SERIALIZATION_RETRIES);
+  stats_inc(STAT_SERIALIZATION);
   log_kv(LOG_INFO_, "run_again", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, NULL);
   run_timer_stop(r);
   r->deadline_ms = 0;
@@ -219,12 +221,14 @@ bool runner_again(struct run *r, const struct err *e) {
 /* The claim met an error: nothing was started, so nothing is charged. */
 static void claim_failed(struct run *r, const struct ledger_call *call) {
   const struct err *e = &call->got.err;
+  bool held = strcmp(e->sqlstate, "55P03") == 0;
 
+  stats_add(STAT_CLAIMS, held ? STATS_VERDICT_CLAIM_BUSY : STATS_VERDICT_CLAIM_ERROR, 1);
   if (call->got.lost) {
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
     return;
   }
-  if (strcmp(e->sqlstate, "55P03") == 0) {
+  if (held) {
     runner_back(r, GIVE_BACK_BUSY, RUNNER_BUSY_MS);
     return;
   }
@@ -271,7 +275,6 @@ static void end_used_up(struct run *r, struct ledger_call *call) {
 
 static void answer_replay(struct run *r, struct ledger_call *call) {
   r->replay = true;
-  stats_inc(STAT_RUNS_REPLAYED);
   runner_answer(r, call->outcome, strlen(call->outcome), call->remaining_ms);
   gate_settle(r->runner->gate, r, call->failed, call->ledger_id, call->attempt, call->outcome, call->remaining_ms);
   runner_finish(r, call->failed ? END_FAILED : END_COMPLETED, "request_replayed");
@@ -283,6 +286,7 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
     return;
   }
   runner_learn_trip(r->runner, runner_now_us() - r->handler_us);
+  run_stats_claim(call->claim);
   switch (call->claim) {
     case CLAIM_CLAIMED:
       if (r->look_only) {
@@ -314,7 +318,7 @@ static void on_claimed(struct run *r, struct ledger_call *call) {
     case CLAIM_CONFLICT:
       drop_transaction(r);
       gate_release(r->runner->gate, r);
-      stats_inc(STAT_RUNS_CONFLICT);
+      r->reused = true;
       if (r->request)
         runner_finish(r, END_CONFLICT, "request_conflict");
       else
@@ -374,6 +378,7 @@ void runner_stop_handler(struct run *r) {
   run_timer_stop(r);
   r->deadline_ms = 0;
   runner_ops(r)->drop(r);
+  run_stats_handler(r, runner_now_us());
   if (r->pending == 0) {
     after_stop(r);
     return;
@@ -391,7 +396,7 @@ static void on_timeout(void *arg) {
 
   snprintf(message, sizeof message, "the handler did not end within the task's timeout of %lld ms",
            (long long)r->task->timeout_ms);
-  stats_inc(STAT_HANDLER_TIMEOUTS);
+  stats_task_add(r->task->stats_row, STAT_TASK_TIMEOUTS, 0, 1);
   runner_set_failure(r, "timeout", message, NULL);
   runner_stop_handler(r);
 }
@@ -405,7 +410,7 @@ void runner_start_handler(struct run *r) {
   r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
   run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
   r->handler_us = runner_now_us();
-  stats_inc(STAT_HANDLERS_STARTED);
+  run_stats_started(r, r->handler_us);
   runner_ops(r)->effect(r);
 }
 
@@ -414,6 +419,7 @@ static void on_connection_gone(void *arg) {
 
   r->deadline_ms = 0;
   runner_ops(r)->drop(r);
+  run_stats_handler(r, runner_now_us());
   runner_set_failure(r, "sql", "the connection was lost while the handler waited for something else", "08006");
   if (r->pending > 0)
     run_set_state(r, RUN_STOPPING); /* it has sent a statement meanwhile, whose answer (that it is lost) is on its way */
@@ -429,6 +435,8 @@ void runner_look(struct runner *rn, struct run *r) {
 }
 
 void runner_handler_done(struct run *r, struct verdict *v) {
+  int64_t now_us = runner_now_us();
+
   run_timer_stop(r);
   r->deadline_ms = 0;
   if (r->state == RUN_PREPARE) {
@@ -442,11 +450,12 @@ void runner_handler_done(struct run *r, struct verdict *v) {
     return;
   }
   if (r->state != RUN_HANDLER) bug("run %s had a verdict in state %s", r->run_id, run_state_name(r->state));
+  run_stats_handler(r, now_us);
   if (r->batch) {
     batch_handler_done(r, v);
     return;
   }
-  batch_learn(r, runner_now_us() - r->handler_us);
+  batch_learn(r, now_us - r->handler_us);
   if (v->kind == VERDICT_RETURNED)
     runner_complete(r, v);
   else if (v->kind == VERDICT_ERROR && runner_is_again(&v->err) && runner_again(r, &v->err)) {

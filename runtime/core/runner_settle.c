@@ -8,7 +8,7 @@
 #include "base/failpoint.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/stats.h"
+#include "core/run_stats.h"
 #include "core/runner_internal.h"
 #include "core/trouble.h"
 
@@ -62,6 +62,7 @@ void runner_finish(struct run *r, enum run_end end, const char *what) {
   log_end(r, LOG_DEBUG_, what);
   run_timer_stop(r);
   r->end = end;
+  run_stats_ended(r);
   run_set_state(r, RUN_DONE);
   runner_ops(r)->forget(r);
   rn->hooks.ended(rn->hooks.arg, r);
@@ -85,7 +86,6 @@ void runner_back(struct run *r, enum give_back how, int64_t delay_ms) {
   r->conn = NULL;
   if (conn) ledger_rollback_later(rn->pool, conn);
   gate_release(rn->gate, r);
-  if (how == GIVE_BACK_BUSY) stats_inc(STAT_RUNS_BUSY);
   if (!r->request) source_give_back(rn->source, r->run_id, how, delay_ms);
   r->answer_ms = delay_ms;
   runner_finish(r, how == GIVE_BACK_BUSY ? END_BUSY : END_GIVEN_BACK,
@@ -102,7 +102,7 @@ void runner_trouble(struct run *r, const char *event, const struct err *e) {
 static void finish_stale(struct run *r, const struct err *e) {
   log_kv(LOG_WARN_, "run_stale", "run_id", r->run_id, "task", r->task_name, "sqlstate", e->sqlstate, "error",
          e->message, NULL);
-  stats_inc(STAT_RUNS_LOST);
+  stats_inc(STAT_LEASES_LOST);
   runner_back(r, GIVE_BACK_COUNTED, RUNNER_BUSY_MS);
 }
 
@@ -172,8 +172,8 @@ static void on_lost_recorded(struct run *r, struct ledger_call *call) {
     return;
   }
   wait_for_retry(r);
-  stats_inc(r->permanent && call->found ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
   log_failure(r, !call->found ? "run_left_to_its_key" : r->permanent ? "run_failed" : "run_retried");
+  if (!call->found) r->permanent = false;
   runner_finish(r, END_RETRY, "run_lost");
 }
 
@@ -200,7 +200,6 @@ void runner_recorded(struct run *r, const char *outcome, int64_t remaining_ms) {
     gate_settle(r->runner->gate, r, true, r->ledger_id, r->attempt, outcome, remaining_ms);
   else
     wait_for_retry(r);
-  stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
   log_failure(r, r->permanent ? "run_failed" : "run_retried");
   runner_answer(r, outcome, strlen(outcome), remaining_ms);
   runner_finish(r, r->permanent ? END_FAILED : END_RETRY, "run_ended");
@@ -294,7 +293,7 @@ static void completion_refused(struct run *r, const struct err *e) {
 
 void runner_completed(struct run *r, const char *outcome, int64_t remaining_ms) {
   gate_settle(r->runner->gate, r, false, r->ledger_id, r->attempt, outcome, remaining_ms);
-  stats_inc(STAT_RUNS_COMPLETED);
+  run_stats_purged(r, outcome);
   if (r->request) runner_answer(r, outcome, strlen(outcome), remaining_ms);
   runner_finish(r, END_COMPLETED, "run_completed");
 }
@@ -304,6 +303,7 @@ static void on_completed(struct run *r, struct ledger_call *call) {
 
   if (call->got.committed) {
     FAILPOINT(COMMIT_ANSWERED, r->task_name, pgconn_fd(r->conn));
+    stats_observe(STAT_COMMIT_TIME, runner_now_us() - r->handler_us);
     give_connection_back(r, !call->got.lost && !call->got.dirty);
     runner_completed(r, call->outcome, call->remaining_ms);
   } else if (call->got.lost && !call->got.refused) {
@@ -334,6 +334,7 @@ void runner_complete(struct run *r, struct verdict *v) {
     return;
   }
   run_set_state(r, RUN_COMPLETE);
+  r->handler_us = runner_now_us();
   ledger_complete(r, on_completed);
 }
 
@@ -363,12 +364,12 @@ static void on_resolved(struct run *r, struct ledger_call *call) {
     return;
   }
   if (call->retryable) {
-    stats_inc(STAT_RUNS_FAILED_RETRYABLE);
+    r->permanent = false;
     wait_for_retry(r);
     runner_finish(r, END_RETRY, "run_resolved");
     return;
   }
-  stats_inc(call->failed ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_COMPLETED);
+  r->permanent = call->failed;
   if (call->outcome && call->remaining_ms > 0)
     gate_settle(r->runner->gate, r, call->failed, r->ledger_id, r->attempt, call->outcome, call->remaining_ms);
   else
@@ -387,7 +388,7 @@ static void resolve(void *arg) {
 void runner_unknown(struct run *r) {
   give_connection_back(r, false);
   run_set_state(r, RUN_UNKNOWN);
-  stats_inc(STAT_RUNS_UNKNOWN);
+  stats_inc(STAT_COMMITS_UNKNOWN);
   log_end(r, LOG_WARN_, "commit_unknown");
   resolve(r);
 }
@@ -407,7 +408,7 @@ static void on_acked(struct run *r, struct ledger_call *call) {
     return;
   }
   if (call->found) {
-    stats_inc(STAT_RUNS_REPLAYED);
+    r->replay = true;
     gate_settle(r->runner->gate, r, call->failed, call->ledger_id, call->attempt, call->outcome, call->remaining_ms);
     runner_finish(r, call->failed ? END_FAILED : END_COMPLETED, "run_replayed");
     return;
@@ -415,7 +416,7 @@ static void on_acked(struct run *r, struct ledger_call *call) {
   /* The ledger does not hold what the gate (or an earlier look) said. PostgreSQL decides, and our copy will replace
    * the entry. */
   r->gate_distrusted = true;
-  stats_inc(STAT_GATE_UNREADABLE);
+  stats_add(STAT_GATE, STATS_GATE_RESULT_UNBELIEVED, 1);
   if (r->draining || ++r->again > RUNNER_AGAIN_MAX)
     runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
   else
@@ -442,7 +443,6 @@ static void on_ended(struct run *r, struct ledger_call *call) {
     return;
   }
   log_failure(r, r->permanent ? "run_failed" : "run_put_off");
-  stats_inc(r->permanent ? STAT_RUNS_FAILED_PERMANENT : STAT_RUNS_FAILED_RETRYABLE);
   if (!r->permanent) source_due_in(r->runner->source, r->delay_ms);
   runner_finish(r, END_FAILED, "run_ended");
 }

@@ -4,6 +4,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/stats.h"
 #include "core/batch.h"
 #include "core/gate.h"
 #include "core/ledger.h"
@@ -97,6 +98,10 @@ int sched_in_flight(const struct sched *s) {
   return s->nready + s->nstarted;
 }
 
+static void tell_held(const struct sched *s) {
+  stats_set(STAT_RUNS_HELD, 0, (uint64_t)sched_in_flight(s));
+}
+
 /* ---- taking ---- */
 
 static void measure_rate(struct sched *s) {
@@ -175,6 +180,7 @@ void sched_on_taken(void *arg, struct run *r) {
 
   list_push_back(&s->ready, &r->node);
   s->nready++;
+  tell_held(s);
   if (s->draining || !s->taking || !s->options.queue) {
     list_remove(&r->node);
     list_push_back(&s->started, &r->node);
@@ -206,6 +212,7 @@ void sched_adopt(struct sched *s, struct run *r) {
   list_push_back(&s->started, &r->node);
   s->nstarted++;
   if (!r->look_only) r->task->running++;
+  tell_held(s);
   runner_start(s->runner, r);
 }
 
@@ -215,6 +222,7 @@ void sched_on_ended(void *arg, struct run *r) {
   list_remove(&r->node);
   s->nstarted--;
   s->ended++;
+  tell_held(s);
   if (r->task && !r->look_only) r->task->running--;
   if (r->ended) r->ended(r);
   loop_free_later(s->loop, free_run, r);

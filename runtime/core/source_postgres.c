@@ -9,8 +9,8 @@
 #include "base/failpoint.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/stats.h"
 #include "core/due.h"
+#include "core/run_stats.h"
 #include "core/trouble.h"
 
 #define LATE_MS 20 /* what was enqueued beside a notification may be committed so much later, without one of its own */
@@ -146,6 +146,7 @@ static void source_postgres_due_in(struct source *base, int64_t ms) {
 static void on_notify(void *arg, const char *channel, const char *payload) {
   struct source_postgres *s = arg;
 
+  stats_inc(STAT_NOTIFICATIONS);
   s->woken = true;
   /* Rounded up, so that many notifications cost no more than one such look each LATE_MS. */
   due_add(&s->due, (loop_now_ms(s->loop) / LATE_MS + 2) * LATE_MS);
@@ -159,7 +160,7 @@ static char *column(struct pgresult *r, int row, int col) {
   return pgresult_null(r, row, col) ? NULL : xstrdup(pgresult_value(r, row, col));
 }
 
-/* Columns: run_id, task, tenant_id, args, deliveries, traceparent, crashes */
+/* Columns: run_id, task, tenant_id, args, deliveries, traceparent, crashes, for how long it has been due in us */
 static struct run *run_from_row(struct pgresult *r, int row) {
   struct run *run = run_new(pgresult_value(r, row, 0), pgresult_value(r, row, 1), pgresult_value(r, row, 3),
                             (size_t)pgresult_length(r, row, 3));
@@ -169,6 +170,7 @@ static struct run *run_from_row(struct pgresult *r, int row) {
   run->deliveries = atoi(pgresult_value(r, row, 4));
   run->traceparent = column(r, row, 5);
   run->crashes = atoi(pgresult_value(r, row, 6));
+  run_stats_taken(run, strtoll(pgresult_value(r, row, 7), NULL, 10));
   return run;
 }
 
@@ -201,7 +203,8 @@ static void on_taken(void *arg, struct pgresult *result) {
     return;
   }
   n = pgresult_rows(result);
-  stats_add(STAT_RUNS_TAKEN, (uint64_t)n);
+  stats_add(STAT_RUNS_TAKEN, 0, (uint64_t)n);
+  if (n == 0) stats_inc(STAT_TAKES_EMPTY);
   for (int i = 0; i < n; i++)
     s->base.hooks.taken(s->base.hooks.arg, run_from_row(result, i));
   pgresult_free(result);
@@ -225,7 +228,8 @@ static void take(struct source_postgres *s) {
   const char *values[6] = {s->worker_id, s->queues, limit, s->leases, lease, s->skip};
   struct pgquery q = {
       .sql =
-          "SELECT run_id, task, tenant_id, args, deliveries, traceparent, crashes FROM "
+          "SELECT run_id, task, tenant_id, args, deliveries, traceparent, crashes,"
+          " (extract(epoch FROM clock_timestamp() - run_at) * 1000000)::bigint FROM "
           "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, 'infinity', $6::text[])",
       .nparams = 6,
       .values = values,
@@ -233,7 +237,9 @@ static void take(struct source_postgres *s) {
       .arg = s,
   };
   s->taking = control_query(s->control, &q);
-  if (s->taking) s->woken = false;
+  if (!s->taking) return;
+  stats_inc(STAT_TAKES);
+  s->woken = false;
 }
 
 static void source_postgres_want(struct source *base, int n, const char *const *skip, int nskip) {
@@ -257,7 +263,7 @@ static void on_reaped(void *arg, struct pgresult *result) {
   if (!pgresult_ok(result)) {
     tell(s, LOG_ERROR_, "reap_failed", pgresult_err(result));
   } else if (strcmp(pgresult_value(result, 0, 0), "0") != 0) {
-    stats_add(STAT_RUNS_REAPED, strtoull(pgresult_value(result, 0, 0), NULL, 10));
+    stats_add(STAT_LEASES_ENDED, 0, strtoull(pgresult_value(result, 0, 0), NULL, 10));
     log_kv(LOG_WARN_, "leases_expired", "runs", pgresult_value(result, 0, 0), NULL);
     look_in(s, 0);
   }

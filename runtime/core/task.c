@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/digest.h"
+#include "base/stats.h"
 
 static struct list registry = {&registry, &registry};
 
@@ -59,6 +60,7 @@ int task_register(struct task *t, struct err *e) {
     return -1;
   }
   if (!t->queue) t->queue = xstrdup("default");
+  t->stats_row = stats_row(t->name);
   list_push_back(&registry, &t->node);
   return 0;
 }

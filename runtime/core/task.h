@@ -72,6 +72,7 @@ struct task {
   int64_t turn_us;         /* core/batch: how long a run's turn in a shared transaction takes, at least */
   int64_t share_from_ms;   /* core/batch: until then (loop time) none do */
   struct forming *forming; /* core/batch: its runs that wait for a connection, or NULL */
+  int stats_row;    /* of its counts, base/stats.h */
   int running;      /* runs that sched has started and not yet ended */
 };
 

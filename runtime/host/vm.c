@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/list.h"
+#include "base/stats.h"
 
 #define AWAIT_META "umavez.await"
 
@@ -90,6 +91,7 @@ static void thread_resume(struct vm_thread *t, int nargs) {
   } else {
     lua_settop(t->T, 0);
   }
+  stats_set(STAT_LUA_BYTES, 0, (uint64_t)lua_gc(vm->L, LUA_GCCOUNT, 0) * 1024);
   if (watch) watch->leave();
 }
 

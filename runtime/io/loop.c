@@ -4,6 +4,7 @@
 #include "io/loop.h"
 
 #include "base/slots.h"
+#include "base/stats.h"
 
 #include <ev.h>
 #include <signal.h>
@@ -21,6 +22,8 @@ struct loop {
   ev_timer wake;             /* ends the wait when the next timer is due */
   int64_t now_us;            /* cached CLOCK_MONOTONIC */
   struct slot *slot;         /* or NULL */
+  bool measured;             /* loop_measure was called */
+  int64_t turn_us;           /* when this turn's work began; 0: it has not */
   bool stopping;             /* loop_stop was called */
   size_t watchers;           /* descriptors and signals that are started */
   struct loop_timer **heap;  /* by (due_us, order); heap[0] is the next */
@@ -31,7 +34,7 @@ struct loop {
   size_t nfrees, frees_cap;
 };
 
-static int64_t clock_us(void) {
+int64_t loop_clock_us(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
@@ -45,6 +48,7 @@ static void on_check(struct ev_loop *ev, ev_check *w, int revents) {
   (void)ev, (void)revents;
   struct loop *l = w->data;
   loop_update(l);
+  l->turn_us = l->now_us;
   slot_busy(l->slot, l->now_us / 1000);
 }
 
@@ -59,7 +63,7 @@ struct loop *loop_new(void) {
   l->clock.data = l;
   ev_check_start(l->ev, &l->clock);
   list_init(&l->tasks);
-  l->now_us = clock_us();
+  l->now_us = loop_clock_us();
   return l;
 }
 
@@ -67,7 +71,9 @@ int64_t loop_now_ms(const struct loop *l) { return l->now_us / 1000; }
 
 void loop_watch(struct loop *l, struct slot *slot) { l->slot = slot; }
 
-void loop_update(struct loop *l) { l->now_us = clock_us(); }
+void loop_measure(struct loop *l) { l->measured = true; }
+
+void loop_update(struct loop *l) { l->now_us = loop_clock_us(); }
 
 struct ev_loop *loop_ev(struct loop *l) { return l->ev; }
 
@@ -117,7 +123,7 @@ void loop_timer_start(struct loop *l, struct loop_timer *t, int64_t after_ms) {
     l->heap = xrealloc(l->heap, l->heap_cap * sizeof *l->heap);
   }
   t->loop = l;
-  t->due_us = clock_us() + after_ms * 1000;
+  t->due_us = loop_clock_us() + after_ms * 1000;
   t->order = ++l->order;
   l->heap[l->timers] = t;
   heap_up(l, l->timers++);
@@ -196,7 +202,7 @@ static void tick(struct loop *l, int64_t max_wait_ms) {
   int64_t wait_us = max_wait_ms < 0 ? INT64_MAX : max_wait_ms * 1000;
   if (!list_empty(&l->tasks) || l->nfrees > 0) wait_us = 0;
   if (l->timers > 0 && wait_us > 0) {
-    int64_t until = l->heap[0]->due_us - clock_us();
+    int64_t until = l->heap[0]->due_us - loop_clock_us();
     if (until < 0) until = 0;
     if (until < wait_us) wait_us = until;
   }
@@ -214,6 +220,7 @@ static void tick(struct loop *l, int64_t max_wait_ms) {
   run_timers(l);
   run_tasks(l, LOOP_ROUNDS);
   run_frees(l);
+  if (l->measured) stats_observe(STAT_LOOP_TURN, loop_clock_us() - l->turn_us);
 }
 
 void loop_step(struct loop *l, int64_t max_wait_ms) { tick(l, max_wait_ms < 0 ? 0 : max_wait_ms); }

@@ -41,6 +41,10 @@ void loop_step(struct loop *l, int64_t max_wait_ms); /* one tick, waiting at mos
 /* Tells slot (base/slots.h) when the loop is busy and when it waits. Keeps slot; NULL: nobody is told. */
 void loop_watch(struct loop *l, struct slot *slot);
 
+/* Measures from now on how long turns last (STAT_LOOP_TURN). */
+void loop_measure(struct loop *l);
+
+int64_t loop_clock_us(void);               /* CLOCK_MONOTONIC, now */
 int64_t loop_now_ms(const struct loop *l); /* CLOCK_MONOTONIC, as of this tick's step 2 or last loop_update */
 void loop_update(struct loop *l);          /* read the clock again, after something that took long */
 struct ev_loop *loop_ev(struct loop *l);   /* for io/ only */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/stats.h"
 #include "io/backoff.h"
 
 enum { BACKOFF_BASE_MS = 100, BACKOFF_CAP_MS = 5000 };
@@ -180,6 +181,7 @@ static void hand_out(struct pgpool *p) {
     }
     struct pgwait *w = list_pop_front(&p->waiters, struct pgwait, node);
     p->waiting--;
+    stats_observe(STAT_POOL_WAIT, loop_clock_us() - w->since_us);
     set_state(m, MEMBER_LENT);
     w->got(w->arg, m->conn, NULL);
   }
@@ -219,6 +221,14 @@ static void serve_closing(struct pgpool *p) {
   loop_free_later(p->loop, pool_free, p);
 }
 
+static void tell_counts(const struct pgpool *p) {
+  stats_set(STAT_POOL, STATS_POOL_STATE_CONNECTING, (uint64_t)p->count[MEMBER_CONNECTING]);
+  stats_set(STAT_POOL, STATS_POOL_STATE_IDLE, (uint64_t)p->count[MEMBER_IDLE]);
+  stats_set(STAT_POOL, STATS_POOL_STATE_LENT, (uint64_t)p->count[MEMBER_LENT]);
+  stats_set(STAT_POOL_SIZE, 0, (uint64_t)p->size);
+  stats_set(STAT_POOL_WAITING, 0, (uint64_t)p->waiting);
+}
+
 static void serve(void *arg) {
   struct pgpool *p = arg;
   if (p->closing) {
@@ -228,6 +238,7 @@ static void serve(void *arg) {
   report(p);
   if (!p->closing) hand_out(p);
   if (!p->closing) grow(p);
+  tell_counts(p);
 }
 
 static void on_retry(void *arg) {
@@ -273,6 +284,7 @@ void pgpool_acquire(struct pgpool *p, struct pgwait *w) {
   if (p->closing) bug("pgpool_acquire after pgpool_close_later");
   list_push_back(&p->waiters, &w->node);
   p->waiting++;
+  w->since_us = loop_clock_us();
   loop_defer(p->loop, &p->serve);
 }
 
@@ -280,6 +292,7 @@ void pgpool_cancel_wait(struct pgpool *p, struct pgwait *w) {
   if (!list_linked(&w->node)) return;
   list_remove(&w->node);
   p->waiting--;
+  stats_set(STAT_POOL_WAITING, 0, (uint64_t)p->waiting);
 }
 
 void pgpool_release(struct pgpool *p, struct pgconn *c) {

@@ -28,7 +28,8 @@ struct pgwait {
   /* At the safe point, once. c (lent, READY, idle, outside a transaction), or NULL with why (borrows): pool_closed. */
   void (*got)(void *arg, struct pgconn *c, const struct err *why);
   void *arg;
-  struct list node; /* private */
+  struct list node; /* private from here on */
+  int64_t since_us; /* it waits */
 };
 void pgwait_init(struct pgwait *w, void (*got)(void *, struct pgconn *, const struct err *), void *arg);
 bool pgwait_waiting(const struct pgwait *w);

@@ -16,6 +16,7 @@
 #include "base/digest.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/stats.h"
 #include "io/backoff.h"
 #include "io/valkey_url.h"
 
@@ -318,6 +319,7 @@ static void on_disconnect(const redisAsyncContext *ac, int status) {
 
 static void breaker_close(struct valkey *v) {
   v->breaker = BREAKER_CLOSED;
+  stats_set(STAT_BREAKER_OPEN, 0, 0);
   v->closed_since_ms = loop_now_ms(v->loop);
   loop_timer_stop(&v->deadline); /* the probe's */
   v->reported_down = v->reported_login = false;
@@ -344,12 +346,14 @@ static void breaker_open(struct valkey *v, const char *why, size_t len) {
   struct command *c;
   if (v->breaker == BREAKER_CLOSED) {
     v->stats.opened++;
+    stats_inc(STAT_BREAKER_OPENED);
     if (loop_now_ms(v->loop) - v->closed_since_ms >= STABLE_MS) backoff_reset(&v->backoff);
   }
   char *text = xstrndup(why, len);
   err_copy_text(v->why, sizeof v->why, text);
   free(text);
   v->breaker = BREAKER_OPEN;
+  stats_set(STAT_BREAKER_OPEN, 0, 1);
   loop_timer_stop(&v->deadline);
   link_drop(v);
   while ((c = list_first(&v->inflight, struct command, node)) != NULL) command_ready(v, c);
@@ -548,6 +552,7 @@ struct valkey *valkey_new(struct loop *l, const char *url, int64_t timeout_ms, c
   loop_timer_init(&v->retry, on_retry, v);
   loop_task_init(&v->deliver, deliver, v);
   loop_timer_start(l, &v->retry, 0);
+  stats_set(STAT_BREAKER_OPEN, 0, 1);
   return v;
 }
 

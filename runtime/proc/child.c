@@ -39,6 +39,7 @@ void child_open(void) {
   us.slots = slots_attach(fd, &e);
   if (us.slots) us.slot = slot_open(us.slots, index, &e);
   if (!us.slot) die("%s", e.message);
+  stats_use(slots_stats(us.slots), index, fd);
   close_on_exec(fd, true);
   if (us.listen_fd >= 0) close_on_exec(us.listen_fd, true);
 }

@@ -503,6 +503,7 @@ struct supervisor *supervisor_new(struct loop *loop, const struct conf *conf, co
     free(s);
     return NULL;
   }
+  stats_use(slots_stats(s->slots), STATS_BASE, slots_fd(s->slots));
   srandom((unsigned)(getpid() ^ time(NULL))); /* for the jitter of sup_delay_ms alone */
   s->notify = notify_new();
   s->watch = watchdog_new(loop, s->slots, conf, &(struct watchdog_hooks){sup_signal, s});
@@ -541,6 +542,7 @@ void supervisor_free(struct supervisor *s) {
   treewatch_free(s->files);
   notify_free(s->notify);
   watchdog_free(s->watch);
+  stats_use(NULL, 0, -1);
   slots_free(s->slots);
   free(s->message);
   free(s);

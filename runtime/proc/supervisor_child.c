@@ -174,6 +174,8 @@ void sup_reap(struct supervisor *s, void (*died)(struct supervisor *s, struct su
     list_for_each(other, &s->children, node) if (other->heir_of == c) other->heir_of = NULL;
     watchdog_child_died(s->watch, c->slot, status, c->killed);
     died(s, c, status);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) stats_inc(STAT_CHILD_DEATHS);
+    stats_fold(slots_stats(s->slots), c->slot);
     slot_release(s->slots, c->slot);
     free(c);
   }

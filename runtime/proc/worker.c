@@ -13,6 +13,7 @@
 #include "core/control.h"
 #include "core/door.h"
 #include "core/gate.h"
+#include "core/queue_stats.h"
 #include "core/runner.h"
 #include "core/sched.h"
 #include "core/source_postgres.h"
@@ -47,6 +48,7 @@ struct worker {
   struct runner *runner;
   struct sched *sched;
   struct door *door; /* NULL: no HTTP door */
+  struct queue_stats *queue_stats; /* NULL without door */
   struct loop_timer linger;
   int left;
   struct dbclock clock;
@@ -154,6 +156,7 @@ static void maybe_start(struct worker *w) {
   sched_start(w->sched);
   if (w->door) door_resume(w->door);
   slot_ready(w->slot);
+  stats_set(STAT_CHILDREN, 0, 1);
 }
 
 /* 3F000, 42883, 42501, 42P01: the schema is not there, or not ours to use. Waiting does not help. */
@@ -303,6 +306,7 @@ void worker_stop(struct worker *w) {
   log_kv(LOG_INFO_, "worker_draining", "runs", log_i64(sched_in_flight(w->sched)), "timeout_ms", log_i64(timeout),
          NULL);
   slot_draining(w->slot);
+  stats_set(STAT_CHILDREN, 0, 0);
   if (w->stops == 1 && w->door && slot_retired(w->slot))
     retire(w);
   else
@@ -389,10 +393,20 @@ static char *read_file(const char *path, struct err *e) {
   return buf_take(&b);
 }
 
-static int make_door(struct worker *w, const char *openapi, struct err *e) {
+static struct queue_stats *make_queue_stats(struct worker *w, const char *version) {
+  struct queues queues;
+
+  collect_queues(w->conf, &queues);
+  struct queue_stats *q = queue_stats_new(w->loop, w->verdicts, queues.name, queues.n, version);
+  free(queues.name);
+  return q;
+}
+
+static int make_door(struct worker *w, const char *openapi, const char *version, struct err *e) {
   const struct conf *c = w->conf;
   char address[64], *cert = NULL, *key = NULL;
-  struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = openapi, .clock = &w->clock};
+  struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = openapi, .clock = &w->clock,
+                           .metrics_access = (enum door_metrics)c->metrics, .metrics_token = c->metrics_token};
 
   if (w->slot ? child_listen_fd() < 0 : !c->http_listen[0]) return 0; /* a supervisor has opened its own, or none */
   if (!c->http_tls_cert[0] != !c->http_tls_key[0])
@@ -416,6 +430,7 @@ static int make_door(struct worker *w, const char *openapi, struct err *e) {
       .body_timeout_ms = c->http_body_timeout_ms,
       .idle_timeout_ms = c->http_idle_timeout_ms,
   };
+  o.queue_stats = w->queue_stats = make_queue_stats(w, version);
   w->door = door_new(w->loop, w->sched, w->verdicts, &o, e);
   free(cert);
   free(key);
@@ -453,7 +468,7 @@ static void on_run_ended(void *arg, struct run *r) {
 }
 
 struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
-                          const char *openapi, const struct worker_hooks *hooks, struct err *e) {
+                          const char *openapi, const char *version, const struct worker_hooks *hooks, struct err *e) {
   struct worker *w = xcalloc(1, sizeof *w);
   struct control_options verdicts = {"verdicts", conf->database_url, conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
                                      conf->prepare};
@@ -494,7 +509,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   runner_set_handler(w->runner, ops);
   if (w->slot) runner_set_patience(w->runner, conf->stall_ms + PATIENCE_MS);
   sched_connect(w->sched, w->source, w->runner, w->gate);
-  if (make_door(w, openapi, e) < 0) {
+  if (make_door(w, openapi, version, e) < 0) {
     worker_free(w);
     return NULL;
   }
@@ -503,6 +518,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   loop_signal_start(loop, &w->hup, SIGHUP);
   loop_signal_start(loop, &w->usr1, SIGUSR1);
   tell_supervisor(w);
+  loop_measure(loop);
   signals_let_in();
   return w;
 }
@@ -521,6 +537,7 @@ void worker_free(struct worker *w) {
   loop_timer_stop(&w->register_timer);
   loop_task_cancel(&w->end_task);
   door_free(w->door);
+  queue_stats_free(w->queue_stats);
   sched_free(w->sched);
   runner_free(w->runner);
   source_free(w->source);

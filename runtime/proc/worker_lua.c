@@ -64,7 +64,7 @@ static void be_watched(struct vm *vm) {
   loop_watch(vm_loop(vm), child_slot());
 }
 
-/* start(settings, openapi or nil) → box */
+/* start(settings, openapi or nil, version) → box */
 static int l_start(lua_State *L) {
   struct conf *conf = keep_conf(L);
   struct vm *vm = vm_of(L);
@@ -72,7 +72,8 @@ static int l_start(lua_State *L) {
   struct worker_hooks hooks = {.ended = on_ended, .arg = vm_loop(vm)};
   struct vm_await *await = vm_await_push(L, free_ended);
   be_watched(vm);
-  the_worker.worker = worker_new(vm_loop(vm), conf, bind_run_ops(vm), luaL_optstring(L, 2, NULL), &hooks, &e);
+  the_worker.worker = worker_new(vm_loop(vm), conf, bind_run_ops(vm), luaL_optstring(L, 2, NULL), luaL_checkstring(L, 3),
+                                 &hooks, &e);
   if (!the_worker.worker) {
     vm_await_done(await, NULL);
     return bind_raise(L, &e);

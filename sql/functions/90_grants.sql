@@ -55,7 +55,7 @@ BEGIN
       umavez.complete_request(uuid, text, bigint, bytea, bigint, integer, jsonb, bigint, boolean, bigint, text),
       umavez.fail_request(uuid, text, bigint, bytea, bigint, integer, boolean, jsonb, jsonb, jsonb, bigint, bigint, text),
       umavez.ack_replay(uuid, bigint, bytea, bytea, boolean), umavez.resolve_commit(uuid, bigint, bytea, bigint, integer),
-      umavez.token_lookup(bytea), umavez.run_state(uuid, bigint),
+      umavez.token_lookup(bytea), umavez.run_state(uuid, bigint), umavez.queue_depths(text[], integer),
       umavez.gate_secret()
       TO umavez_worker;
   END IF;
@@ -64,7 +64,7 @@ BEGIN
     GRANT SELECT ON umavez.idempotency_keys, umavez.platform_idempotency_keys, umavez.tasks, umavez.runs, umavez.finished_runs,
       umavez.marks, umavez.purge_zones TO umavez_operator;
     GRANT SELECT (id, name, tenant_id, scopes, created_at, expires_at, revoked_at) ON umavez.tokens TO umavez_operator;
-    GRANT EXECUTE ON FUNCTION umavez.retry_run(uuid), umavez.token_revoke(bigint),
+    GRANT EXECUTE ON FUNCTION umavez.retry_run(uuid), umavez.token_revoke(bigint), umavez.queue_depths(text[], integer),
       umavez.token_create(bytea, text, bigint, text[], timestamptz) TO umavez_operator;
   END IF;
 END $roles$;

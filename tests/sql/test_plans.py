@@ -81,6 +81,7 @@ CALLED = {
     "renew_runs": ("held", "SELECT * FROM umavez.renew_runs(%(worker)s, %(ids)s::uuid[], array_fill(30000::bigint, ARRAY[20]))"),
     "release_runs": ("held", """SELECT umavez.release_runs(%(worker)s, %(ids)s::uuid[], array_fill(9::bigint, ARRAY[20]),
                                                            array_fill('back'::text, ARRAY[20]))"""),
+    "queue_depths": ("available", "SELECT * FROM umavez.queue_depths('{default}', 1000)"),
     "release_orphans": ("held", "SELECT umavez.release_orphans(%(worker)s, '{}')"),
     "renew_worker": ("held", "SELECT umavez.renew_worker(%(worker)s, 30000)"),
     "bury_worker": ("held", "SELECT umavez.bury_worker(%(worker)s, (%(ids)s::uuid[])[:3], '{}')"),

@@ -1,0 +1,162 @@
+#include "core/queue_stats.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/log.h"
+
+/* Texts as PostgreSQL wrote them. */
+struct depth {
+  char *queue, *due, *later, *age;
+};
+
+struct queue_stats {
+  struct loop *loop;
+  struct control *control;
+  char *queues; /* JSON array */
+  char *version;
+  bool asking;
+  bool known;
+  int64_t known_ms; /* when the answer came */
+  struct depth *depth;
+  int n;
+  struct list looks;
+};
+
+struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const char *const *queues, int n,
+                                    const char *version) {
+  struct queue_stats *q = xcalloc(1, sizeof *q);
+  struct buf b = BUF_INIT;
+
+  q->loop = loop;
+  q->control = control;
+  q->version = xstrdup(version);
+  list_init(&q->looks);
+  buf_putc(&b, '[');
+  for (int i = 0; i < n; i++) {
+    if (i) buf_putc(&b, ',');
+    json_write_string_lossy(&b, queues[i], strlen(queues[i]), 1024);
+  }
+  buf_putc(&b, ']');
+  q->queues = buf_take(&b);
+  return q;
+}
+
+static void forget(struct queue_stats *q) {
+  for (int i = 0; i < q->n; i++) {
+    free(q->depth[i].queue);
+    free(q->depth[i].due);
+    free(q->depth[i].later);
+    free(q->depth[i].age);
+  }
+  free(q->depth);
+  q->depth = NULL;
+  q->n = 0;
+  q->known = false;
+}
+
+void queue_stats_free(struct queue_stats *q) {
+  if (!q) return;
+  forget(q);
+  free(q->queues);
+  free(q->version);
+  free(q);
+}
+
+static bool is_fresh(const struct queue_stats *q) {
+  return q->known && loop_now_ms(q->loop) - q->known_ms < QUEUE_STATS_MS;
+}
+
+static void tell_all(struct queue_stats *q) {
+  struct queue_look *l;
+
+  while ((l = list_pop_front(&q->looks, struct queue_look, node)) != NULL) l->done(l->arg);
+}
+
+/* Columns: queue, due, later, oldest_s */
+static void on_depths(void *arg, struct pgresult *result) {
+  struct queue_stats *q = arg;
+
+  q->asking = false;
+  forget(q);
+  if (pgresult_ok(result)) {
+    q->n = pgresult_rows(result);
+    q->depth = xcalloc((size_t)q->n + 1, sizeof *q->depth);
+    for (int i = 0; i < q->n; i++)
+      q->depth[i] = (struct depth){xstrdup(pgresult_value(result, i, 0)), xstrdup(pgresult_value(result, i, 1)),
+                                   xstrdup(pgresult_value(result, i, 2)), xstrdup(pgresult_value(result, i, 3))};
+    q->known = true;
+    q->known_ms = loop_now_ms(q->loop);
+  } else if (pgresult_err(result)->class != ERR_ENV) {
+    log_err(LOG_WARN_, "queues_not_counted", pgresult_err(result), NULL);
+  }
+  pgresult_free(result);
+  tell_all(q);
+}
+
+void queue_look_init(struct queue_look *l, void (*done)(void *arg), void *arg) {
+  l->done = done;
+  l->arg = arg;
+  list_init(&l->node);
+}
+
+void queue_stats_look(struct queue_stats *q, struct queue_look *l) {
+  char limit[16];
+  const char *values[2] = {q->queues, limit};
+  struct pgquery query = {.sql = "SELECT queue, due, later, round(oldest_s::numeric, 3) FROM umavez.queue_depths("
+                                 "ARRAY(SELECT jsonb_array_elements_text($1::jsonb)), $2::int)",
+                          .nparams = 2,
+                          .once = true, /* rare, and a pooler may lead to another session each time */
+                          .values = values,
+                          .done = on_depths,
+                          .arg = q};
+
+  if (is_fresh(q)) {
+    l->done(l->arg);
+    return;
+  }
+  snprintf(limit, sizeof limit, "%d", QUEUE_STATS_LIMIT);
+  if (!q->asking && !control_query(q->control, &query)) {
+    l->done(l->arg);
+    return;
+  }
+  q->asking = true;
+  list_push_back(&q->looks, &l->node);
+}
+
+void queue_stats_cancel(struct queue_look *l) {
+  list_remove(&l->node);
+}
+
+void queue_stats_sample(void *arg, const struct stats_metric *m, struct buf *out) {
+  const struct queue_stats *q = arg;
+  int64_t start_ms = stats_start_ms();
+  char text[32];
+
+  switch ((enum stats_sampled)m->sampled) {
+    case STAT_SAMPLED_DATABASE_UP:
+      stats_page_line(out, m, NULL, is_fresh(q) ? "1" : "0");
+      return;
+    case STAT_SAMPLED_START:
+      snprintf(text, sizeof text, "%" PRId64 ".%03d", start_ms / 1000, (int)(start_ms % 1000));
+      stats_page_line(out, m, NULL, text);
+      return;
+    case STAT_SAMPLED_BUILD:
+      stats_page_line(out, m, q->version, "1");
+      return;
+    case STAT_SAMPLED_QUEUE_DUE:
+      for (int i = 0; is_fresh(q) && i < q->n; i++) stats_page_line(out, m, q->depth[i].queue, q->depth[i].due);
+      return;
+    case STAT_SAMPLED_QUEUE_LATER:
+      for (int i = 0; is_fresh(q) && i < q->n; i++) stats_page_line(out, m, q->depth[i].queue, q->depth[i].later);
+      return;
+    case STAT_SAMPLED_QUEUE_AGE:
+      for (int i = 0; is_fresh(q) && i < q->n; i++) stats_page_line(out, m, q->depth[i].queue, q->depth[i].age);
+      return;
+    case STATS_SAMPLES:
+      return;
+  }
+}
