@@ -114,6 +114,7 @@ bench-smoke:  ## the benchmark, tiny: crashes and correctness only
 install: all  ## install program, Lua library, SQL and example tasks under PREFIX
 	install -D -m 755 $(BUILD)/umavez $(DESTDIR)$(PREFIX)/bin/umavez
 	install -D -m 644 contrib/umavez.service $(DESTDIR)$(PREFIX)/share/umavez/contrib/umavez.service
+	install -m 644 contrib/grafana-dashboard.json contrib/alerts.yml $(DESTDIR)$(PREFIX)/share/umavez/contrib/
 	for d in lua sql tasks; do (find $$d -type f \( -name '*.lua' -o -name '*.sql' \)) | while read -r f; do \
 	  install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/umavez/$$f; done; done
 

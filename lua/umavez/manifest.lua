@@ -159,6 +159,11 @@ local function file(v)
   return v
 end
 
+-- Pages of the door's own; whatever lies below /runs/ is, too.
+local BUILT_IN = {
+  ["/runs"] = true, ["/healthz"] = true, ["/readyz"] = true, ["/openapi.json"] = true, ["/metrics"] = true,
+}
+
 local function http_path(v)
   local expected = 'a path such as "/payments" or "/orders/{order_id}/refunds", not one of the door\'s own'
   if type(v) ~= "string" or #v > 500 or v:sub(1, 1) ~= "/" or v == "/" then
@@ -173,7 +178,7 @@ local function http_path(v)
     end
     seen[param or segment] = param and true or nil
   end
-  if v:match("^/runs/") or v == "/runs" or v == "/healthz" or v == "/readyz" or v == "/openapi.json" or v == "/metrics" then
+  if v:match("^/runs/") or BUILT_IN[v] then
     return nil, expected
   end
   return v

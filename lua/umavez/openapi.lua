@@ -114,6 +114,8 @@ local function built_in()
     return { get = { operationId = id, summary = summary, parameters = json.array {}, responses = out,
       security = json.array {} } }
   end
+  local metrics = refusals("401", "403", "404", "408", "414", "431", "503")
+  metrics["200"] = plain("Prometheus text")
   return {
     ["/runs/{run_id}"] = { get = {
       operationId = "umavez.run",
@@ -129,6 +131,9 @@ local function built_in()
     ["/healthz"] = page("umavez.healthz", "is the process alive", plain("It is")),
     ["/readyz"] = page("umavez.readyz", "can work be done now", plain("It can"),
       plain("PostgreSQL is away, or the server shuts down")),
+    ["/metrics"] = { get = { operationId = "umavez.metrics",
+      summary = "the worker's metrics, unless its settings close the page", parameters = json.array {},
+      responses = metrics, security = json.array { {}, { bearer = json.array {} } } } },
     ["/openapi.json"] = page("umavez.openapi", "this description",
       { description = "OpenAPI 3.1", content = { ["application/json"] = { schema = { type = "object" } } } }),
   }

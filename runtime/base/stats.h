@@ -119,7 +119,7 @@ enum {
 
 /* Of the worker. */
 #define STATS_WORKER(X) \
-  X(CHILDREN, GAUGE, children, ONE, "Processes of the worker that take runs") \
+  X(CHILDREN, GAUGE, children, ONE, "Processes of the worker that are ready for work") \
   X(CHILD_DEATHS, COUNTER, child_deaths_total, ONE, "Children that did not end well") \
   X(RUNS_HELD, GAUGE, runs_held, ONE, "Runs in the worker's hands: taken ahead, at work, or being settled") \
   X(RUNS_TAKEN, COUNTER, runs_taken_total, ONE, "Deliveries taken from the queue") \

@@ -1,12 +1,16 @@
 """The metrics page: what it counts is what the database holds, over deaths of children and of the gate; who may read it."""
+import json
 import os
+import re
 import signal
+
+import pytest
 
 from lab import GATES, TASKS
 from support import metrics
 from support.http import Connection, make_token, start_door, wait_ready
 from support.metrics import promtool, scrape
-from support.procs import wait_until
+from support.procs import ROOT, wait_until
 
 SECRET = "a-token-of-the-operators-own"
 RESULTS = ("completed", "replay", "failed_retryable", "failed_permanent", "busy", "conflict", "given_back", "unknown")
@@ -319,3 +323,24 @@ def test_a_worker_without_routes_serves_the_page(env):
     _, port = start_door(env, metrics="open")
     env.wait_finished([env.enqueue("t.effect", env.args("E1"))])
     wait_until(lambda: scrape(port).total("umavez_runs_total", result="completed") == 1, 60, "the run to be counted")
+
+
+# --- contrib: the names are checked by lint, too (tests/lint/docs.lua) ----------------------------------------------------------------
+
+def test_the_dashboard_is_whole():
+    board = json.loads((ROOT / "contrib/grafana-dashboard.json").read_text())
+    places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in board["panels"]]
+    assert len(set(places)) == len(places) == len({p["id"] for p in board["panels"]})
+    used = "\n".join(t["expr"] for p in board["panels"] for t in p.get("targets", []))
+    assert all(p.get("targets") for p in board["panels"] if p["type"] != "row")
+    known = set(metrics.table())
+    named = {re.sub(r"_(bucket|sum|count)$", "", name) if name not in known else name for name in re.findall(r"umavez_\w+", used)}
+    assert named <= known, named - known
+    assert used.count("(") == used.count(")") and used.count("{") == used.count("}")
+
+
+def test_the_rules_are_promtools():
+    checked = promtool("check", "rules", ROOT / "contrib/alerts.yml")
+    if checked is None:
+        pytest.skip("promtool is not installed")
+    assert checked.returncode == 0, checked.stdout + checked.stderr

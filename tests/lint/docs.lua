@@ -5,6 +5,7 @@
 -- A part stands between `<!-- from: WHAT -->` and `<!-- end -->`. Silence means that all is well.
 local conf = require("umavez.conf")
 local main = require("umavez.cli.main")
+local metrics = require("umavez.c.stats").metrics()
 local shell = require("umavez.shell")
 
 local function block(text)
@@ -36,6 +37,19 @@ function makers.settings()
     local values = o.values and (" (" .. o.values:gsub("|", ", ") .. ")") or ""
     lines[#lines + 1] = ("| `%s` | %s%s | %s | `%s` | %s |"):format(o.name, o.type, values,
       o.default == "" and "empty" or "`" .. o.default .. "`", o.env, (o.doc:gsub("|", "\\|")))
+  end
+  return table.concat(lines, "\n")
+end
+
+function makers.metrics()
+  local lines = { "| metric | type | labels | what |", "|---|---|---|---|" }
+  for _, m in ipairs(metrics) do
+    local labels = { m.by_task and "`task`" or nil }
+    if m.label ~= "" then
+      local values = #m.values > 0 and (" (%s)"):format(table.concat(m.values, ", ")) or ""
+      labels[#labels + 1] = ("`%s`%s"):format(m.label, values)
+    end
+    lines[#lines + 1] = ("| `%s` | %s | %s | %s |"):format(m.name, m.type, table.concat(labels, ", "), m.help)
   end
   return table.concat(lines, "\n")
 end
@@ -77,9 +91,23 @@ for _, command in ipairs(main.COMMANDS) do
     fault("docs/cli.md: the command %s is missing", command)
   end
 end
-for _, name in ipairs { "overview", "settings" } do
+for _, name in ipairs { "overview", "settings", "metrics" } do
   if not seen[name] then
     fault("docs: the part \"%s\" is missing", name)
+  end
+end
+-- The dashboard and the rules use metrics that there are; a histogram's by the names of its series.
+local known = {}
+for _, m in ipairs(metrics) do
+  for _, suffix in ipairs(m.type == "histogram" and { "_bucket", "_sum", "_count" } or { "" }) do
+    known[m.name .. suffix] = true
+  end
+end
+for _, path in ipairs(shell.glob("contrib/grafana-dashboard.json contrib/alerts.yml docs/metrics.md")) do
+  for name in shell.read_file(path):gmatch("%f[%w_](umavez_[%w_]+)") do
+    if not known[name] and not (path:match("%.md$") and known[name .. "_sum"]) then
+      fault("%s: there is no metric %s", path, name)
+    end
   end
 end
 return faults == 0 and 0 or 1

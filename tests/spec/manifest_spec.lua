@@ -142,6 +142,7 @@ describe("manifests", function()
       handler = { '"/etc/x.lua"', '"../x.lua"', '"x"', "1" },
       http = {
         "1", "{}", '{ path = "x" }', '{ path = "/" }', '{ path = "/runs/x" }', '{ path = "/healthz" }',
+        '{ path = "/metrics" }',
         '{ path = "/a b" }', '{ path = "/{a}/{a}" }', '{ path = "/{a-b}" }', '{ path = "/x", method = "HEAD" }',
         '{ path = "/x", key = "no" }', '{ path = "/x", key = { header = "a b" } }',
         '{ path = "/x", key = { header = "A", x = 1 } }', '{ path = "/x", key_form = "hex" }',
