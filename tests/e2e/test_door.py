@@ -324,7 +324,7 @@ def test_health_and_description(env):
     assert page == json.loads(cli(env, "openapi"))
     assert page["openapi"].startswith("3.1") and page["info"]["title"] and page["info"]["version"]
     routes = {(path, method) for path, methods in page["paths"].items() for method in methods}
-    assert ("/t/do", "post") in routes and ("/t/orders/{order_id}", "put") in routes and ("/webhooks/github", "post") in routes and len(routes) == 24 + 4
+    assert ("/t/do", "post") in routes and ("/t/orders/{order_id}", "put") in routes and ("/webhooks/github", "post") in routes and len(routes) == 24 + 5
     for path, methods in page["paths"].items():
         for method, op in methods.items():
             names = {p["name"] for p in op["parameters"] if p["in"] == "path"}
