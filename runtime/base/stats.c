@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #define MAGIC 0x756d617374613031ULL
-#define READ_TRIES 10000 /* a parent that dies while it folds leaves the sums half-way: then they are read as they are */
+#define READ_TRIES 2000 /* a parent that dies while it folds leaves the sums half-way: then they are read as they are */
+#define FOLDING_US 50    /* between two looks at whether it has ended */
 
 struct block {
+  _Atomic uint64_t used; /* by a child, once: the others' pages need not be looked at */
   _Atomic uint64_t worker[STATS_WORKER_CELLS];
   _Atomic uint64_t task[STATS_ROWS][STATS_TASK_CELLS];
 };
@@ -161,6 +163,7 @@ void stats_use(struct stats_area *a, int slot, int fd) {
   area = a;
   mine = &blocks_of(a)[slot + 1];
   gauges = slot != STATS_BASE;
+  put(&mine->used, 1);
   lock_fd = fd;
 }
 
@@ -198,6 +201,7 @@ void stats_fold(struct stats_area *a, int slot) {
   struct block *to = &blocks_of(a)[0], *from = &blocks_of(a)[slot + 1];
   int rows = (int)atomic_load(&a->rows);
 
+  if (!get(&from->used)) return;
   atomic_fetch_add_explicit(&a->folding, 1, memory_order_relaxed);
   atomic_thread_fence(memory_order_release);
   for (int i = 0; i < stats_metrics(); i++) {
@@ -220,6 +224,7 @@ static void sum_all(const struct stats_area *a, struct stats_sum *s) {
   memset(s->worker, 0, sizeof s->worker);
   memset(s->task, 0, (size_t)s->rows * sizeof *s->task);
   for (int b = 0; b < a->blocks; b++) {
+    if (b > 0 && !get(&blocks[b].used)) continue;
     for (int i = 0; i < STATS_WORKER_CELLS; i++) s->worker[i] += get(&blocks[b].worker[i]);
     for (int r = 0; r < s->rows; r++)
       for (int i = 0; i < STATS_TASK_CELLS; i++) s->task[r][i] += get(&blocks[b].task[r][i]);
@@ -235,7 +240,10 @@ void stats_sum(struct stats_sum *out) {
   for (int i = 0; i < out->rows; i++) out->names[i] = i == 0 ? "unknown" : a->name[i];
   for (int i = 0; i < READ_TRIES; i++) {
     uint32_t before = atomic_load_explicit(&a->folding, memory_order_acquire);
-    if ((before & 1) && i < READ_TRIES - 1) continue;
+    if ((before & 1) && i < READ_TRIES - 1) {
+      usleep(FOLDING_US);
+      continue;
+    }
     sum_all(a, out);
     atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(&a->folding, memory_order_relaxed) == before) return;
