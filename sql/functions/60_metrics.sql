@@ -3,12 +3,13 @@
 --   later     runs whose time is yet to come (delayed, or to be retried), counted up to p_limit
 --   oldest_s  for how long the one that waits longest has been due, in seconds; 0 when none is
 -- It reads runs_ready alone, p_limit entries of a queue at most, and begins where takes begin (see take_runs): what lies before a
--- mark nevertheless is not counted until a take has found it. Plans as in 20_queue.sql.
+-- mark nevertheless is not counted until a take has found it. Plans as in 20_queue.sql; umavez.tasks is small and read whole, which
+-- enable_seqscan = off makes look so dear that it would be compiled (jit).
 CREATE OR REPLACE FUNCTION umavez.queue_depths(p_queues text[], p_limit integer)
 RETURNS TABLE (queue text, due bigint, later bigint, oldest_s double precision)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $fn$
+SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET jit = off AS $fn$
 #variable_conflict use_column
 DECLARE
   v_now constant timestamptz := clock_timestamp();

@@ -3,12 +3,13 @@ import json
 import os
 import re
 import signal
+import threading
 
 import pytest
 
 from lab import GATES, TASKS
 from support import metrics
-from support.http import Connection, make_token, start_door, wait_ready
+from support.http import Closed, Connection, make_token, start_door, wait_ready
 from support.metrics import promtool, scrape
 from support.procs import ROOT, wait_until
 
@@ -159,6 +160,35 @@ def test_a_purge_tells_what_it_removed(lab):
     assert page.value("umavez_purged_total", what="platform_keys") == outcome["platform_keys"]
 
 
+class Watcher(threading.Thread):
+    """Scrapes without a pause; a connection may be lost with the child that had it, but no page may fall behind the one before."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.port, self.ended, self.pages, self.last, self.error = port, threading.Event(), 0, None, None
+        self.start()
+
+    def run(self):
+        while not self.ended.wait(0.01):
+            try:
+                page = scrape(self.port)
+                page.assert_after(self.last or page)
+                self.last, self.pages = page, self.pages + 1
+            except (OSError, Closed):
+                continue
+            except AssertionError as error:
+                self.error = error
+                return
+
+    def end(self):
+        self.ended.set()
+        self.join(60)
+        assert not self.is_alive()
+        if self.error:
+            raise self.error
+        assert self.pages > 1
+
+
 # --- a worker of several processes --------------------------------------------------------------------------------------------------
 
 def test_counts_outlive_children(lab):
@@ -172,6 +202,7 @@ def test_counts_outlive_children(lab):
     last = until_page(port, lambda p: runs_of(p, "run")["completed"] == 60, "sixty runs")
     assert last.value("umavez_children") == 2 and last.value("umavez_child_deaths_total") == 0
     started = last.value("umavez_start_time_seconds")
+    watcher = Watcher(port)
     for round in range(3):
         slow = lab.enqueue("e2.t_run", {"lua": "effect() if ctx.attempt == 1 then ctx:sleep('100ms') end return {}"})
         victim = children[0]
@@ -183,6 +214,7 @@ def test_counts_outlive_children(lab):
         page.assert_after(last)
         last = page
         lab.done(slow, timeout=60)
+    watcher.end()
     page = until_page(port, lambda p: p.value("umavez_runs_held") == 0, "all runs to have been let go")
     page.assert_after(last)
     assert page.value("umavez_start_time_seconds") == started
