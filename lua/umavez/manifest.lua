@@ -8,6 +8,8 @@ local args = require("umavez.args")
 local c = require("umavez.c.run")
 local context = require("umavez.context")
 local distance = require("umavez.distance")
+local json = require("umavez.json")
+local schedule = require("umavez.schedule")
 local sys = require("umavez.c.sys")
 
 local M = {}
@@ -273,7 +275,8 @@ M.fields = {
     { name = "max_body", type = "number", check = integer(1, 67108864),
       doc = "octets of a body. Default: the setting http_max_body_bytes" },
   } },
-  { name = "schedule", later = true },
+  { name = "schedule", type = "table", optional = true, doc = "enqueues runs by the clock",
+    fields = schedule.fields(one_of, duration) },
   { name = "args", type = "table", validate = args.validate,
     doc = "what the args must be, by name. Default: any object" },
 }
@@ -391,6 +394,11 @@ local function check_task(name, given, folder, report)
     fault.task = full
     report(fault)
   end)
+  if checked.schedule then
+    schedule.check(checked.schedule, given.schedule, checked.owner, function(field, message, expected)
+      report({ task = full, field = field, message = message, expected = expected })
+    end)
+  end
   checked.name = full
   checked.folder = folder.path
   checked.file = folder.path .. "/" .. (checked.handler or name .. ".lua")
@@ -632,6 +640,7 @@ function M.register(found)
       batch = task.batch,
       has_prepare = task.prepare ~= nil,
       http = flat_http(task.http),
+      schedule = task.schedule and json.encode(schedule.declared(name, task.schedule)) or nil,
     })
     context.tasks[name] = {
       effect = task.effect, prepare = task.prepare, key = by_function and task.key or nil, owner = task.owner,

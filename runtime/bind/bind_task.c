@@ -142,6 +142,9 @@ int bind_task_add(lua_State *L) {
   t->has_prepare = given.has_prepare;
   set_key(L, t);
   t->http = take_http(L);
+  lua_pushvalue(L, 1);
+  t->schedule = take_text(L, "schedule");
+  lua_pop(L, 1);
   if (task_register(t, &e)) return bind_raise(L, &e);
   return 0;
 }

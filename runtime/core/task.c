@@ -48,6 +48,7 @@ static void task_free(struct task *t) {
   task_http_free(t->http);
   free_strings(t->key_paths, t->nkey_paths);
   free_strings(t->fingerprint_paths, t->nfingerprint_paths);
+  free(t->schedule);
   free(t->queue);
   free(t->name);
   free(t);

@@ -67,6 +67,7 @@ struct task {
   bool history;     /* false: a completed run leaves no finished_runs row */
   bool has_prepare; /* has a step before the transaction */
   int batch;        /* runs that may share a transaction, at most; 1: none */
+  char *schedule;              /* JSON object for umavez.tick_schedules; NULL: none */
   struct task_http *http;      /* NULL: no door. The task owns it */
   int share;               /* core/batch: how many runs share a transaction now */
   int64_t turn_us;         /* core/batch: how long a run's turn in a shared transaction takes, at least */

@@ -16,6 +16,7 @@
 #include "core/queue_stats.h"
 #include "core/runner.h"
 #include "core/sched.h"
+#include "core/schedules.h"
 #include "core/source_postgres.h"
 #include "io/pgpool.h"
 #include "io/valkey.h"
@@ -47,6 +48,7 @@ struct worker {
   struct source *source;
   struct runner *runner;
   struct sched *sched;
+  struct schedules *schedules; /* NULL: none to look after */
   struct door *door; /* NULL: no HTTP door */
   struct queue_stats *queue_stats; /* NULL without door */
   struct loop_timer linger;
@@ -154,6 +156,7 @@ static void add_task(void *arg, struct task *t) {
 static void maybe_start(struct worker *w) {
   if (!w->verdicts_up || !w->leases_up || !w->registered || w->stops > 0) return;
   sched_start(w->sched);
+  schedules_start(w->schedules);
   if (w->door) door_resume(w->door);
   slot_ready(w->slot);
   stats_set(STAT_CHILDREN, 0, 1);
@@ -303,6 +306,7 @@ void worker_stop(struct worker *w) {
   int64_t timeout = w->stops == 0 ? w->conf->drain_timeout_ms : w->stops == 1 ? HURRIED_DRAIN_MS : 0;
 
   w->stops++;
+  schedules_stop(w->schedules);
   log_kv(LOG_INFO_, "worker_draining", "runs", log_i64(sched_in_flight(w->sched)), "timeout_ms", log_i64(timeout),
          NULL);
   slot_draining(w->slot);
@@ -503,6 +507,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
   w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
   w->sched = sched_new(loop, &sched_options);
+  if (conf->schedules) w->schedules = schedules_new(loop, w->verdicts);
   make_source(w);
   struct runner_hooks runner_hooks = {on_run_ended, w};
   w->runner = runner_new(loop, w->gate, w->verdicts, w->pool, w->source, w->worker_id, &runner_hooks);
@@ -539,6 +544,7 @@ void worker_free(struct worker *w) {
   door_free(w->door);
   queue_stats_free(w->queue_stats);
   sched_free(w->sched);
+  schedules_free(w->schedules);
   runner_free(w->runner);
   source_free(w->source);
   control_free(w->verdicts);

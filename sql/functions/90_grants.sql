@@ -31,12 +31,12 @@ BEGIN
     EXECUTE format('GRANT EXECUTE ON FUNCTION
       umavez.enqueue(text, jsonb, bigint, uuid, timestamptz, text, integer, text), umavez.enqueue_many(jsonb),
       umavez.purge_keys(integer), umavez.purge_finished(interval), umavez.make_partitions(integer),
-      umavez.database_identity() TO %I', v_role);
+      umavez.database_identity(), umavez.schedule_slots(jsonb, integer) TO %I', v_role);
   END LOOP;
 
   IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'umavez_worker') THEN
     GRANT EXECUTE ON FUNCTION
-      umavez.register_tasks(jsonb), umavez.take_runs(uuid, text[], integer, jsonb, bigint, timestamptz, text[]),
+      umavez.register_tasks(jsonb), umavez.tick_schedules(jsonb, boolean), umavez.take_runs(uuid, text[], integer, jsonb, bigint, timestamptz, text[]),
       umavez.reap_runs(integer), umavez.renew_runs(uuid, uuid[], bigint[]), umavez.release_runs(uuid, uuid[], bigint[], text[]),
       umavez.release_orphans(uuid, uuid[]), umavez.hold_run(uuid),
       umavez.bury_worker(uuid, uuid[], jsonb), umavez.renew_worker(uuid, bigint), umavez.last_failure(uuid),
@@ -62,7 +62,7 @@ BEGIN
 
   IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'umavez_operator') THEN
     GRANT SELECT ON umavez.idempotency_keys, umavez.platform_idempotency_keys, umavez.tasks, umavez.runs, umavez.finished_runs,
-      umavez.marks, umavez.purge_zones TO umavez_operator;
+      umavez.marks, umavez.purge_zones, umavez.schedules TO umavez_operator;
     GRANT SELECT (id, name, tenant_id, scopes, created_at, expires_at, revoked_at) ON umavez.tokens TO umavez_operator;
     GRANT EXECUTE ON FUNCTION umavez.retry_run(uuid), umavez.token_revoke(bigint), umavez.queue_depths(text[], integer),
       umavez.token_create(bytea, text, bigint, text[], timestamptz) TO umavez_operator;

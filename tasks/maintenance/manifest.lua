@@ -8,6 +8,7 @@ return {
       timeout = "60s",
       retry = { max_attempts = 5, base = "10s", cap = "10m" },
       concurrency = 1,
+      schedule = { cron = "*/15 * * * *", missed = "once" },
     },
   },
 }

@@ -19,8 +19,8 @@ local settings = require("umavez.cli.settings")
 local M = {}
 
 --- The commands in the order that help shows them.
-M.COMMANDS = { "worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "token", "openapi",
-  "check", "describe", "exec", "repl", "demo", "version", "help" }
+M.COMMANDS = { "worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "token", "schedules",
+  "openapi", "check", "describe", "exec", "repl", "demo", "version", "help" }
 
 local EXIT_CODES = [[
 exit codes:

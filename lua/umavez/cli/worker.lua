@@ -28,6 +28,7 @@ function M.configure(parser)
     :target("setting_http_listen")
   parser:flag("--no-queue", "Serve only the HTTP door; short for --queue false.")
   parser:flag("--watch", "Reload when a Lua file below the tasks folder has changed; short for --watch-tasks true.")
+  parser:flag("--no-schedules", "Leave schedules to other workers; short for --schedules false.")
   parser:flag("--no-supervise", "Run in this one process, without supervisor; short for --supervise false.")
 end
 
@@ -92,6 +93,9 @@ end
 local function load_settings(args)
   if args.no_queue then
     args.setting_queue = "false"
+  end
+  if args.no_schedules then
+    args.setting_schedules = "false"
   end
   if args.no_supervise then
     args.setting_supervise = "false"

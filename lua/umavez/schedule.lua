@@ -1,0 +1,121 @@
+--- The manifest's `schedule`: its fields, and what the database is told of it (umavez.tick_schedules).
+-- @module umavez.schedule
+
+local cron = require("umavez.cron")
+local json = require("umavez.json")
+local sys = require("umavez.sys")
+
+local M = {}
+
+local ZONES = "/usr/share/zoneinfo"
+
+local function check_cron(v)
+  local sets, expected = cron.parse(v)
+  return sets and v, expected
+end
+
+-- A name that the database cannot know is found here, where the tz database is. Without one it decides alone.
+local function check_tz(v)
+  local expected = 'a time zone of the tz database, such as "America/Sao_Paulo" or "UTC"'
+  if type(v) ~= "string" or #v > 64 or not v:match("^%a[%w_+%-/]*$") or v:match("^posix") or v:match("^right/")
+    or v == "localtime"
+  then
+    return nil, expected
+  end
+  local dir = os.getenv("TZDIR") or ZONES
+  if sys.exists(dir) and sys.exists(dir .. "/" .. v) ~= "file" then
+    return nil, expected .. (" (there is no %s/%s)"):format(dir, v)
+  end
+  return v
+end
+
+local function check_args(v)
+  local ok, text = pcall(json.encode, v)
+  if type(v) ~= "table" or #v > 0 or not ok or #text > 100000 then
+    return nil, "a table that can be a JSON object, at most 100000 octets"
+  end
+  return v
+end
+
+local function check_slot_arg(v)
+  if type(v) ~= "string" or not v:match("^[%a_][%w_]*$") or #v > 64 then
+    return nil, "a name of letters, digits and _"
+  end
+  return v
+end
+
+--- The fields, as in `umavez.manifest`.
+-- @tparam function one_of makes a check
+-- @tparam function duration makes a check
+-- @treturn table
+function M.fields(one_of, duration)
+  return {
+    { name = "cron", type = "text", check = check_cron,
+      doc = 'minute, hour, day of month, month, day of week, such as `"*/15 * * * *"`; or `"@daily"`. '
+        .. "This or `every`; see docs/schedules.md" },
+    { name = "every", type = "duration", check = duration("1s", "366d"),
+      doc = 'instead of `cron`: at all multiples of this duration since 1970-01-01 00:00 UTC, such as `"1h"`' },
+    { name = "tz", type = "text", check = check_tz, doc = "the time zone of `cron`. Default: UTC" },
+    { name = "missed", type = '"skip", "once" or "all"', default = "once", check = one_of("skip", "once", "all"),
+      doc = "what happens to slots that passed while no worker was there: none, the latest only, or each is enqueued" },
+    { name = "tenants", type = '"each"', check = one_of("each"),
+      doc = "required for tenants' tasks, and only there: each slot is one run for every row of the tenants table" },
+    { name = "args", type = "table", check = check_args, doc = "the runs' args. Default: none" },
+    { name = "slot_arg", type = "name", check = check_slot_arg,
+      doc = "the name of an argument that gets the slot's time in UTC, `2026-12-01T12:00:00Z`. Default: none" },
+  }
+end
+
+--- What no field alone can say.
+-- @tparam table schedule checked
+-- @tparam string owner the task's
+-- @tparam function fault fault(field, message, expected)
+function M.check(schedule, given, owner, fault)
+  if (given.cron == nil) == (given.every == nil) then
+    fault("schedule", given.cron and "has both cron and every" or "says not when", "one of cron and every")
+  end
+  if given.every ~= nil and given.tz ~= nil then
+    fault("schedule.tz", "goes with cron only", "no tz: every counts from 1970-01-01 00:00 UTC")
+  end
+  if owner == "tenant" and given.tenants == nil then
+    fault("schedule.tenants", "is missing", '"each": the runs of a tenant\'s task need a tenant')
+  elseif owner == "platform" and given.tenants ~= nil then
+    fault("schedule.tenants", 'is for owner = "tenant" only', "no tenants: the platform's task gets one run a slot")
+  end
+  schedule.tz = schedule.tz or "UTC"
+end
+
+--- A checked schedule, as the database takes it: an element of tick_schedules' array.
+-- @tparam string task its name
+-- @tparam table s the schedule
+-- @treturn table for JSON
+function M.declared(task, s)
+  local out = { task = task, missed = s.missed, each_tenant = s.tenants == "each", args = s.args or {},
+    slot_arg = s.slot_arg }
+  if s.every then
+    out.every_ms, out.text, out.tz = s.every, M.text(s), "UTC"
+    return out
+  end
+  for name, value in pairs(assert(cron.parse(s.cron))) do
+    out[name] = type(value) == "table" and json.array(value) or value
+  end
+  out.text, out.tz = s.cron, s.tz
+  return out
+end
+
+--- When, for people: the cron expression, or `every 1h`.
+-- @tparam table s a checked schedule
+-- @treturn string
+function M.text(s)
+  if s.cron then
+    return s.cron
+  end
+  for _, unit in ipairs { { 86400000, "d" }, { 3600000, "h" }, { 60000, "m" }, { 1000, "s" } } do
+    if s.every % unit[1] == 0 then
+      return ("every %d%s"):format(s.every / unit[1], unit[2])
+    end
+  end
+  return ("every %dms"):format(s.every)
+end
+
+return M
