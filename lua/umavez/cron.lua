@@ -14,7 +14,8 @@ local FIELDS = {
   { name = "hour", set = "hours", min = 0, max = 23, expected = "0 to 23" },
   { name = "day of month", set = "days", min = 1, max = 31, expected = "1 to 31, or L for the month's last day" },
   { name = "month", set = "months", min = 1, max = 12, names = MONTHS, expected = "1 to 12, or jan to dec" },
-  { name = "day of week", set = "weekdays", min = 0, max = 7, names = DAYS, expected = "0 to 7 (0 and 7: Sunday), or sun to sat" },
+  { name = "day of week", set = "weekdays", min = 0, max = 7, names = DAYS,
+    expected = "0 to 7 (0 and 7: Sunday), or sun to sat" },
 }
 
 local LONGEST = { 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 } -- days of the months
@@ -109,7 +110,8 @@ end
 --- Read a cron expression.
 -- @tparam string text `*/15 8-18 * * mon-fri`, or `@daily`
 -- @treturn table|nil `minutes`, `hours`, `days`, `months`, `weekdays` (0: Sunday): arrays in order; `last_day`: L;
--- `every_hour`: the hour begins with `*`; `either`: day of month or day of week (both are restricted), else both must fit
+-- `every_hour`: the hour begins with `*`; `either`: day of month or day of week is enough (both are restricted), else
+-- both must fit
 -- @treturn string|nil what was expected, and where
 function M.parse(text)
   if type(text) ~= "string" or #text > MOST then

@@ -42,7 +42,9 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $fn$
   SELECT w.at
     FROM (SELECT at, at AT TIME ZONE (p_declared->>'tz') AS wall,
                  max(at AT TIME ZONE (p_declared->>'tz')) OVER (ORDER BY at ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached
-            FROM generate_series(date_trunc('minute', p_after, 'UTC') - interval '26 hours', p_until, interval '1 minute') at) w
+            FROM generate_series(date_trunc('minute', p_after, 'UTC')
+                              - CASE WHEN (p_declared->>'every_hour')::boolean THEN interval '0' ELSE interval '26 hours' END,
+                            p_until, interval '1 minute') at) w
    WHERE w.at > p_after
      AND umavez.schedule_names(p_declared, CASE WHEN (p_declared->>'every_hour')::boolean THEN w.wall - interval '1 minute' ELSE w.reached END, w.wall)
    ORDER BY w.at LIMIT 1

@@ -1,6 +1,6 @@
 """Group H of the cases: time and the purge.
 
-H07 and H08 are about schedules and come with them (issue Operate). H01's schedules likewise.
+H07, H08 and H01's schedules are in test_h_schedules.py and sql/test_schedules.py.
 
 Rows of the cases here: H01, H02, H03, H04, H05, H06.
 """

@@ -110,10 +110,6 @@ describe("manifests", function()
     assert.same({ "retry.max_attempt", "max_attempts" }, { f.field, f.nearest })
     f = fault_of("return { tasks = { a = {} } }")
     assert.same({ "owner", "is missing" }, { f.field, f.message })
-    for _, reserved in ipairs { "schedule" } do
-      f = fault_of(('return { tasks = { a = { owner = "tenant", %s = {} } } }'):format(reserved))
-      assert.matches("comes with a later version", tostring(f))
-    end
     f = fault_of('return { tasks = { a = { owner = "tenant", args = { n = { type = "integr" } } } } }')
     assert.same({ "shop.a", "args.n.type" }, { f.task, f.field })
     f = fault_of([[return { tasks = { a = { owner = "tenant", args = { id = { type = "integer" } },

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from support import procs
 from support.procs import wait_until
 from support.schedules import DAY, changes, declare, slots, utc
 
@@ -31,12 +32,12 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("tz", ZONES)
-def test_H08_twenty_years(sql, tz):
-    """A job with named hours, twenty years long; every quarter of an hour, and every minute of named hours, around each change of offset."""
+def test_H08_twenty_years(sql, tz, long):
+    """A job with named hours, twenty years long; every quarter of an hour, and every minute of named hours, around changes of offset."""
     named, quarters, odd = declare({"cron": "30 0,2,23 * * *", "tz": tz}, {"cron": "*/15 * * * *", "tz": tz}, {"cron": "*/7 0-3,22-23 * * *", "tz": tz})
     start, end = utc("2008-01-01"), utc("2028-01-01")
     same(from_database(sql, named, start, end), slots(tz, start, end, minutes=[30], hours=[0, 2, 23]))
-    for moment in changes(tz, 2008, 2027)[-16:]:
+    for moment in changes(tz, 2008, 2027)[0 if long else -2:]:
         start, end = moment - DAY, moment + 2 * DAY
         same(from_database(sql, quarters, start, end), slots(tz, start, end, minutes=range(0, 60, 15), every_hour=True))
         same(from_database(sql, odd, start, end), slots(tz, start, end, minutes=range(0, 60, 7), hours=[0, 1, 2, 3, 22, 23]))
@@ -83,6 +84,7 @@ def test_the_run_id_follows_from_task_tenant_and_slot(sql):
         digest = bytearray(hashlib.sha256(text + struct.pack(">q", int(slot.timestamp()) * 1_000_000)).digest()[:16])
         digest[6], digest[8] = digest[6] & 15 | 128, digest[8] & 63 | 128
         assert str(sql.slot_run_id(task, tenant, slot)) == str(uuid.UUID(bytes=bytes(digest)))
+    assert str(sql.slot_run_id("reports.daily", None, slot)) in (procs.ROOT / "docs/schedules.md").read_text()
 
 
 # --- ticks --------------------------------------------------------------------------------------------------------------------------

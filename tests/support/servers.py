@@ -286,8 +286,8 @@ def migrate(database):
 
 
 def clean_environment():
-    """Our environment without what would configure umavez or libpq behind a test's back."""
-    return {k: v for k, v in os.environ.items()
+    """Our environment without what would configure umavez or libpq behind a test's back; workers leave schedules alone unless told otherwise."""
+    return {"UMAVEZ_SCHEDULES": "false"} | {k: v for k, v in os.environ.items()
             if (k == "UMAVEZ_TEST_SHARE" or not k.startswith(("PG", "UMAVEZ_"))) and k not in ("DATABASE_URL", "VALKEY_URL")}
 
 
