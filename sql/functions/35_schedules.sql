@@ -17,7 +17,7 @@ $fn$;
 
 -- Does a cron schedule name this day?
 CREATE OR REPLACE FUNCTION umavez.schedule_has_day(p_declared jsonb, p_day date) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $fn$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
   SELECT p_declared->'months' @> to_jsonb(extract(month FROM p_day)::int)
      AND CASE WHEN (p_declared->>'either')::boolean THEN of_month OR of_week ELSE of_month AND of_week END
     FROM (SELECT p_declared->'days' @> to_jsonb(extract(day FROM p_day)::int)
@@ -25,30 +25,36 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $fn$
                  p_declared->'weekdays' @> to_jsonb(extract(dow FROM p_day)::int) AS of_week) d
 $fn$;
 
--- Does a cron schedule name a time of the wall clock later than p_from, up to p_to? (Mostly they are a minute apart.)
-CREATE OR REPLACE FUNCTION umavez.schedule_names(p_declared jsonb, p_from timestamp, p_to timestamp) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $fn$
-  SELECT EXISTS (
-    SELECT FROM generate_series(date_trunc('minute', p_from) + interval '1 minute', p_to, interval '1 minute') t
-     WHERE p_declared->'hours' @> to_jsonb(extract(hour FROM t)::int) AND p_declared->'minutes' @> to_jsonb(extract(minute FROM t)::int)
-       AND umavez.schedule_has_day(p_declared, t::date))
-$fn$;
-
 -- The first slot between two moments in which the zone's offset changes: walks minute by minute, as the wall clock does. With a
 -- named hour, a time is due when the clock first reaches or passes it: what a gap leaves out is due at its end, and what comes
 -- again is not due again. With every hour (`*`), it is due whenever the clock shows it.
 CREATE OR REPLACE FUNCTION umavez.walk_slots(p_declared jsonb, p_after timestamptz, p_until timestamptz) RETURNS timestamptz
-LANGUAGE sql STABLE PARALLEL SAFE AS $fn$
-  SELECT w.at
-    FROM (SELECT at, at AT TIME ZONE (p_declared->>'tz') AS wall,
-                 max(at AT TIME ZONE (p_declared->>'tz')) OVER (ORDER BY at ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached
-            FROM generate_series(date_trunc('minute', p_after, 'UTC')
-                              - CASE WHEN (p_declared->>'every_hour')::boolean THEN interval '0' ELSE interval '26 hours' END,
-                            p_until, interval '1 minute') at) w
-   WHERE w.at > p_after
-     AND umavez.schedule_names(p_declared, CASE WHEN (p_declared->>'every_hour')::boolean THEN w.wall - interval '1 minute' ELSE w.reached END, w.wall)
-   ORDER BY w.at LIMIT 1
-$fn$;
+LANGUAGE plpgsql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' AS $fn$
+DECLARE
+  v_tz constant text := p_declared->>'tz';
+  v_every_hour constant boolean := (p_declared->>'every_hour')::boolean;
+  v_hours constant int[] := ARRAY(SELECT h::int FROM jsonb_array_elements_text(p_declared->'hours') h);
+  v_minutes constant int[] := ARRAY(SELECT m::int FROM jsonb_array_elements_text(p_declared->'minutes') m);
+  v_at timestamptz := date_trunc('minute', p_after);
+  v_reached timestamp := (SELECT max(at AT TIME ZONE v_tz) FROM generate_series(v_at - interval '26 hours', v_at, interval '1 minute') at);
+  v_wall timestamp; v_time timestamp;
+BEGIN
+  LOOP
+    v_at := v_at + interval '1 minute';
+    EXIT WHEN v_at > p_until;
+    v_wall := v_at AT TIME ZONE v_tz;
+    v_time := date_trunc('minute', CASE WHEN v_every_hour THEN v_wall ELSE v_reached + interval '1 minute' END);
+    WHILE v_time <= v_wall LOOP
+      IF extract(minute FROM v_time) = ANY (v_minutes) AND extract(hour FROM v_time) = ANY (v_hours)
+         AND umavez.schedule_has_day(p_declared, v_time::date) THEN
+        RETURN v_at;
+      END IF;
+      v_time := v_time + interval '1 minute';
+    END LOOP;
+    v_reached := greatest(v_reached, v_wall);
+  END LOOP;
+  RETURN NULL;
+END $fn$;
 
 -- next_slot: the first slot later than p_after; NULL when there is none. Raises 22023 for a zone that the database does not know.
 -- A day whose surroundings (any zone's day lies within them) show one offset only is arithmetic; others are walked.
