@@ -164,7 +164,7 @@ local function worker_environment(stage, worker_name)
   end
   local config = stage.servers.dir .. "/demo.lua"
   local file = assert(io.open(config, "w"))
-  file:write("return { workers = 1 }\n")
+  file:write("return { workers = 1, schedules = false }\n")
   file:close()
   env.UMAVEZ_CONFIG, env.UMAVEZ_TASKS_DIR = config, tasks_dir()
   env.DATABASE_URL = stage.database_url .. "&application_name=" .. worker_name

@@ -66,7 +66,7 @@ local function environment(stage)
   end
   env.UMAVEZ_CONFIG = stage.servers.dir .. "/demo.lua"
   local file = assert(io.open(env.UMAVEZ_CONFIG, "w"))
-  file:write("return { supervise = false }\n")
+  file:write("return { supervise = false, schedules = false }\n")
   file:close()
   env.UMAVEZ_TASKS_DIR, env.DATABASE_URL, env.VALKEY_URL = tasks_dir(), stage.database_url, stage.valkey_url
   return env

@@ -40,6 +40,8 @@ static void tell(const struct pgresult *r, int row) {
     log_kv(LOG_WARN_, "schedule_skipped", "task", task, "slot", slot, "before", until, NULL);
   } else if (strcmp(event, "declared") == 0) {
     log_kv(LOG_INFO_, "schedule_declared", "task", task, "next", slot ? slot : "never", NULL);
+  } else if (strcmp(event, "busy") == 0) {
+    log_kv(LOG_INFO_, "schedule_busy", "task", task, "slot", slot, "why", text(r, row, ERROR), NULL);
   } else {
     log_kv(LOG_ERROR_, "schedule_failed", "task", task, "slot", slot, "error", text(r, row, ERROR), NULL);
   }
@@ -48,7 +50,7 @@ static void tell(const struct pgresult *r, int row) {
 static void on_answer(void *arg, struct pgresult *r) {
   struct schedules *s = arg;
   int64_t wait = AGAIN_MS;
-  bool failed = false;
+  bool again = false;
 
   s->asking = false;
   if (!pgresult_ok(r)) {
@@ -58,11 +60,11 @@ static void on_answer(void *arg, struct pgresult *r) {
       if (strcmp(pgresult_value(r, row, EVENT), "wait") == 0) {
         wait = strtoll(pgresult_value(r, row, WAIT_MS), NULL, 10);
       } else {
-        failed |= strcmp(pgresult_value(r, row, EVENT), "failed") == 0;
+        again |= strcmp(pgresult_value(r, row, EVENT), "failed") == 0 || strcmp(pgresult_value(r, row, EVENT), "busy") == 0;
         tell(r, row);
       }
     }
-    if (!failed) s->fresh = false;
+    if (!again) s->fresh = false;
   }
   pgresult_free(r);
   if (!s->stopped) loop_timer_start(s->loop, &s->timer, wait > LEAST_MS ? wait : LEAST_MS);

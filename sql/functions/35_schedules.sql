@@ -209,12 +209,12 @@ END $fn$;
 -- enqueue_slot for what is read of them). p_fresh: the worker has just started, and its declarations are news. Otherwise a row with
 -- another declaration belongs to other workers, a reload under way; unless nobody has looked at it for two minutes. So a schedule
 -- that no worker declares rests.
--- Gives events: declared, enqueued (slot to until, slots, runs, lag_ms of the first), skipped (slot to before until), failed (error:
--- that schedule is tried again, the others go on); and last, event wait, after how many milliseconds to call again.
+-- Gives events: declared, enqueued (slot to until, slots, runs, lag_ms of the first), skipped (slot to before until), busy (error:
+-- somebody holds a lock for more than a moment), failed (error) (both are tried again, the others go on); and last, event wait, after how many milliseconds to call again.
 CREATE OR REPLACE FUNCTION umavez.tick_schedules(p_declared jsonb, p_fresh boolean)
 RETURNS TABLE (event text, task text, slot text, until text, slots bigint, runs bigint, lag_ms bigint, error text, wait_ms bigint)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' SET timezone = 'UTC' AS $fn$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET timezone = 'UTC' AS $fn$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -247,7 +247,10 @@ BEGIN
       IF v_row.task IS NOT NULL THEN
         v_wait := least(v_wait, ceil(extract(epoch FROM v_row.next_slot - clock_timestamp()) * 1000)::bigint);
       END IF;
-    EXCEPTION WHEN OTHERS THEN
+    EXCEPTION WHEN lock_not_available THEN
+      v_events := jsonb_build_array(jsonb_build_object('event', 'busy', 'slot', v_row.next_slot, 'error', SQLERRM));
+      v_wait := least(v_wait, 1000);
+    WHEN OTHERS THEN
       v_events := jsonb_build_array(jsonb_build_object('event', 'failed', 'slot', v_row.next_slot,
         'error', SQLERRM || ' (' || SQLSTATE || ')'));
     END;

@@ -220,6 +220,21 @@ def test_a_schedule_that_fails_is_told_and_stops_no_other(sql):
     assert [(row.task, row.event) for row in told] == [("t.bad", "failed"), ("t.x", "declared")] and "Nowhere/City" in told[0].error
 
 
+def test_a_lock_is_waited_for_elsewhere(connect, sql):
+    t = Ticker(sql, every=3_600_000, tenants="each")
+    other = Ticker(sql, every=7_200_000, tenants="each")
+    t.tick(True)
+    t.age("1 hour")
+    holder = connect(autocommit=False)
+    holder.q("SELECT FROM umavez.schedules FOR UPDATE")
+    assert [row.event for row in other.tick(True)] == ["busy"] and other.wait_ms <= 1000          # a change
+    holder.rollback()
+    holder.q("DELETE FROM public.tenants WHERE id = 2")
+    assert [row.event for row in t.tick()] == ["busy"] and not t.runs()                            # a tenant
+    holder.rollback()
+    assert [row.event for row in t.tick()] == ["enqueued"]
+
+
 def test_who_waits_is_woken(sql):
     t = Ticker(sql, every=1000)
     t.tick(True)
