@@ -4,6 +4,7 @@
 local args = require("umavez.args")
 local json = require("umavez.json")
 local manifest = require("umavez.manifest")
+local schedule = require("umavez.schedule")
 
 local M = {}
 
@@ -96,6 +97,18 @@ function words.http(task)
   return ("%s %s, %s, %s, %s"):format(http.method, http.path,
     http_auth(http) or ("a token that allows %s"):format(http.scope or task.name), key,
     http.mode == "enqueue" and "answered with 202, then run" or "answered with the outcome")
+end
+
+local MISSED = { skip = "missed slots are passed over", once = "of missed slots the latest is enqueued",
+  all = "each missed slot is enqueued" }
+
+function words.schedule(task)
+  local s = task.schedule
+  if not s then
+    return "none"
+  end
+  return ("%s%s%s; %s"):format(schedule.text(s), s.cron and " in " .. s.tz or "",
+    s.tenants and ", a run for each tenant" or "", MISSED[s.missed])
 end
 
 function words.handler(task)

@@ -395,7 +395,7 @@ local function check_task(name, given, folder, report)
     report(fault)
   end)
   if checked.schedule then
-    schedule.check(checked.schedule, given.schedule, checked.owner, function(field, message, expected)
+    schedule.check(checked.schedule, given.schedule, checked, function(field, message, expected)
       report({ task = full, field = field, message = message, expected = expected })
     end)
   end

@@ -1,6 +1,7 @@
 --- The manifest's `schedule`: its fields, and what the database is told of it (umavez.tick_schedules).
 -- @module umavez.schedule
 
+local args = require("umavez.args")
 local cron = require("umavez.cron")
 local json = require("umavez.json")
 local sys = require("umavez.sys")
@@ -66,11 +67,29 @@ function M.fields(one_of, duration)
   }
 end
 
+-- The runs' args as the task will get them, against its declaration of args.
+local function check_declared(schedule, declared, fault)
+  local given = {}
+  for name, value in pairs(schedule.args or {}) do
+    given[name] = value
+  end
+  if schedule.slot_arg then
+    given[schedule.slot_arg] = "2026-12-01T12:00:00Z"
+  end
+  local found = args.fault(declared, given)
+  if found then
+    fault("schedule.args", ("does not fit the task's args: %s: found %s"):format(found.path, found.found),
+      found.expected)
+  end
+end
+
 --- What no field alone can say.
--- @tparam table schedule checked
--- @tparam string owner the task's
+-- @tparam table schedule checked; gets its tz
+-- @tparam table given the same, as it was written
+-- @tparam table task checked: owner, args
 -- @tparam function fault fault(field, message, expected)
-function M.check(schedule, given, owner, fault)
+function M.check(schedule, given, task, fault)
+  local owner = task.owner
   if (given.cron == nil) == (given.every == nil) then
     fault("schedule", given.cron and "has both cron and every" or "says not when", "one of cron and every")
   end
@@ -81,6 +100,9 @@ function M.check(schedule, given, owner, fault)
     fault("schedule.tenants", "is missing", '"each": the runs of a tenant\'s task need a tenant')
   elseif owner == "platform" and given.tenants ~= nil then
     fault("schedule.tenants", 'is for owner = "tenant" only', "no tenants: the platform's task gets one run a slot")
+  end
+  if task.args then
+    check_declared(schedule, task.args, fault)
   end
   schedule.tz = schedule.tz or "UTC"
 end

@@ -81,6 +81,21 @@ describe("a manifest's schedule", function()
     assert.equal("schedule.tenants", faults[1].field)
   end)
 
+  it("gives args that fit what the task declares", function()
+    local declared = ', args = { n = { type = "integer", required = true }, at = { type = "string" } }'
+    local function with(text)
+      local _, faults = load(text .. declared)
+      return #faults, faults[1] and tostring(faults[1])
+    end
+    assert.equal(0, (with('{ every = "1h", args = { n = 5 }, slot_arg = "at" }')))
+    local n, text = with('{ every = "1h", args = { n = "five" } }')
+    assert.equal(1, n)
+    assert.truthy(text:find("schedule.args", 1, true) and text:find("n: found", 1, true), text)
+    n, text = with('{ every = "1h", slot_arg = "n", args = {} }')
+    assert.equal(1, n, text)
+    assert.equal(1, (with('{ every = "1h" }')))
+  end)
+
   it("is what purge has out of the box", function()
     local found = manifest.load(dir)
     assert.equal("*/15 * * * *", found["maintenance.purge"].schedule.cron)

@@ -36,6 +36,15 @@
 ---@field signature? umavez.Task.Http.Signature the body's signature, instead of a token
 ---@field max_body? number octets of a body. Default: the setting http_max_body_bytes
 
+---@class umavez.Task.Schedule
+---@field cron? string minute, hour, day of month, month, day of week, such as `"*/15 * * * *"`; or `"@daily"`. This or `every`; see docs/schedules.md
+---@field every? string instead of `cron`: at all multiples of this duration since 1970-01-01 00:00 UTC, such as `"1h"`
+---@field tz? string the time zone of `cron`. Default: UTC
+---@field missed? "skip"|"once"|"all" what happens to slots that passed while no worker was there: none, the latest only, or each is enqueued. Default: once
+---@field tenants? "each" required for tenants' tasks, and only there: each slot is one run for every row of the tenants table
+---@field args? any the runs' args. Default: none
+---@field slot_arg? string the name of an argument that gets the slot's time in UTC, `2026-12-01T12:00:00Z`. Default: none
+
 ---@class umavez.Task
 ---@field owner "tenant"|"platform" whose runs these are: a tenant's (enqueued with a tenant) or nobody's (work above tenants)
 ---@field key? string[]|fun(args: table): string? what makes two runs the same operation: paths into args, or a function of args that returns a string. Default: the run_id, so only redeliveries are duplicates
@@ -51,6 +60,7 @@
 ---@field handler? string the handler's file, from the manifest's folder. Default: the task's name and .lua
 ---@field description? string for people
 ---@field http? umavez.Task.Http makes the task reachable over HTTP
+---@field schedule? umavez.Task.Schedule enqueues runs by the clock
 ---@field args? table<string, umavez.Arg> what the args must be, by name. Default: any object
 
 ---@class umavez.Manifest
