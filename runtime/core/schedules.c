@@ -15,7 +15,7 @@ struct schedules {
   struct loop *loop;
   struct control *control;
   char *declared; /* JSON array */
-  bool fresh;     /* what is declared is news: until the database has taken all of it */
+  bool fresh;     /* what is declared is news: until the database has looked at all of it */
   bool asking, stopped;
   struct loop_timer timer;
 };
@@ -50,7 +50,7 @@ static void tell(const struct pgresult *r, int row) {
 static void on_answer(void *arg, struct pgresult *r) {
   struct schedules *s = arg;
   int64_t wait = AGAIN_MS;
-  bool again = false;
+  bool busy = false;
 
   s->asking = false;
   if (!pgresult_ok(r)) {
@@ -60,11 +60,11 @@ static void on_answer(void *arg, struct pgresult *r) {
       if (strcmp(pgresult_value(r, row, EVENT), "wait") == 0) {
         wait = strtoll(pgresult_value(r, row, WAIT_MS), NULL, 10);
       } else {
-        again |= strcmp(pgresult_value(r, row, EVENT), "failed") == 0 || strcmp(pgresult_value(r, row, EVENT), "busy") == 0;
+        busy |= strcmp(pgresult_value(r, row, EVENT), "busy") == 0;
         tell(r, row);
       }
     }
-    if (!again) s->fresh = false;
+    if (!busy) s->fresh = false;
   }
   pgresult_free(r);
   if (!s->stopped) loop_timer_start(s->loop, &s->timer, wait > LEAST_MS ? wait : LEAST_MS);

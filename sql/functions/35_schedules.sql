@@ -194,12 +194,15 @@ END $fn$;
 -- at what was declared before, five minutes back at most: no slot that both have is lost between the last look and the change.
 CREATE OR REPLACE FUNCTION umavez.declare_schedule(p_task text, p_declared jsonb, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+#variable_conflict use_column
 DECLARE
-  v_not_when constant text[] := '{args,slot_arg,missed,each_tenant,text}';
+  v_not_when constant text[] := '{args,slot_arg,missed,each_tenant,text}';      -- what leaves the slots alone
 BEGIN
   INSERT INTO umavez.schedules AS s (task, declared, next_slot, seen_at)
   VALUES (p_task, p_declared, umavez.next_slot(p_declared, p_now), p_now)
-  ON CONFLICT (task) DO UPDATE SET declared = excluded.declared, tenant_after = NULL, seen_at = p_now, next_slot =
+  ON CONFLICT (task) DO UPDATE SET declared = excluded.declared, seen_at = p_now,
+    tenant_after = CASE WHEN s.declared - v_not_when = excluded.declared - v_not_when THEN s.tenant_after END,
+    next_slot =
     CASE WHEN s.declared - v_not_when = excluded.declared - v_not_when THEN s.next_slot
          ELSE umavez.next_slot(excluded.declared, greatest(s.last_slot, s.seen_at, p_now - interval '5 minutes')) END
   WHERE s.declared <> excluded.declared;
@@ -209,8 +212,9 @@ END $fn$;
 -- enqueue_slot for what is read of them). p_fresh: the worker has just started, and its declarations are news. Otherwise a row with
 -- another declaration belongs to other workers, a reload under way; unless nobody has looked at it for two minutes. So a schedule
 -- that no worker declares rests.
--- Gives events: declared, enqueued (slot to until, slots, runs, lag_ms of the first), skipped (slot to before until), busy (error:
--- somebody holds a lock for more than a moment), failed (error) (both are tried again, the others go on); and last, event wait, after how many milliseconds to call again.
+-- Gives events: declared, enqueued (slot to until, slots, runs, lag_ms of the first), skipped (slot to before until), busy (somebody
+-- holds a lock for more than a moment), failed (error; both are tried again, the others go on); and last, event wait, after how many
+-- milliseconds to call again.
 CREATE OR REPLACE FUNCTION umavez.tick_schedules(p_declared jsonb, p_fresh boolean)
 RETURNS TABLE (event text, task text, slot text, until text, slots bigint, runs bigint, lag_ms bigint, error text, wait_ms bigint)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER

@@ -213,6 +213,18 @@ def test_other_args_leave_the_slots_alone(sql):
     assert [row.event for row in new.tick(True)] == ["declared", "enqueued"] and new.runs()[0].args == {"a": 1}
 
 
+def test_other_args_in_the_middle_of_a_slot_repeat_no_tenant(sql):
+    sql.q("INSERT INTO public.tenants (id) SELECT g FROM generate_series(1000, 7000) g")
+    tenants = sql.val("SELECT count(*) FROM public.tenants")
+    old, new = (Ticker(sql, every=3_600_000, tenants="each", args={"n": n}) for n in (1, 2))
+    old.tick(True)
+    old.age("1 hour")
+    assert old.tick()[-1].runs == 5000
+    sql.q("DELETE FROM umavez.runs")                                        # as if they had ended
+    assert [row.event for row in new.tick(True)] == ["declared", "enqueued"]
+    assert {run.args["n"] for run in new.runs()} == {2} and len(new.runs()) == tenants - 5000
+
+
 def test_a_schedule_that_fails_is_told_and_stops_no_other(sql):
     t = Ticker(sql, every=3_600_000)
     t.declared.insert(0, {**t.declared[0], **declare({"cron": "@hourly", "tz": "UTC"})[0], "task": "t.bad", "tz": "Nowhere/City", "every_ms": None})
