@@ -460,7 +460,7 @@ static void tell_supervisor(struct worker *w) {
   task_each(shortest_lease, &settings.lease_ms);
   err_copy_text(settings.http_listen, sizeof settings.http_listen, w->conf->http_listen);
   slot_tell(w->slot, w->worker_id, &settings);
-  child_end_with_parent((unsigned)(w->conf->drain_timeout_ms / 1000) + ORPHAN_SPARE_S);
+  if (w->slot) child_end_with_parent((unsigned)(w->conf->drain_timeout_ms / 1000) + ORPHAN_SPARE_S);
 }
 
 static void on_run_ended(void *arg, struct run *r) {

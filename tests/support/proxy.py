@@ -297,6 +297,7 @@ class PgProxy(Proxy):
                 self.fired.set()
             return PASS
         self.fired.clear()
+        self._forget()
         self.rule = rule
 
     def cut_when(self, pattern, count=1, then=None):
@@ -304,9 +305,16 @@ class PgProxy(Proxy):
         expression = re.compile(pattern, re.I | re.S)
         self._arm(lambda event: event.side == "client" and event.kind in "EQ" and expression.search(event.sql), count, then)
 
+    def _forget(self):
+        """What has been sent so far is not meant by `after`: the answer to an earlier COMMIT may still be on its way."""
+        with self._lock:
+            for link in set(self.links.values()):
+                link.protocol["history"] = []
+
     def _arm(self, hit, count, then):
         left = [count]
         self.fired.clear()
+        self._forget()
 
         def rule(event):
             if left[0] > 0 and hit(event):
