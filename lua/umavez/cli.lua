@@ -6,7 +6,7 @@ local distance = require("umavez.distance")
 local M = {}
 
 --- Exit codes, documented in docs/cli.md.
-M.EXIT = { ok = 0, failed = 1, usage = 2, config = 3, database = 4, crash_loop = 5 }
+M.EXIT = { ok = 0, failed = 1, usage = 2, config = 3, database = 4, crash_loop = 5, unwell = 6 }
 
 --- Raise an error that the user sees as a message, without a traceback.
 -- @tparam string kind a name of EXIT

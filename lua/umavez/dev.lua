@@ -251,7 +251,7 @@ function Dev:start_valkey()
     quote(socket), quote(self.dir .. "/valkey/valkey.pid"), quote {
       program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--daemonize", "yes",
       "--pidfile", self.dir .. "/valkey/valkey.pid", "--dir", self.dir .. "/valkey", "--logfile", log,
-      "--save", "", "--appendonly", "no", "--maxmemory", "256mb", "--maxmemory-policy", "noeviction" }))))
+      "--save", "", "--appendonly", "no", "--maxmemory", "256mb", "--maxmemory-policy", "volatile-ttl" }))))
   if not ok or not shell.wait_for(function() return self:valkey_pid() and shell.exists(socket) end, 10) then
     fail(program, " does not start: ", why, "\n", last_lines(log, 10))
   end

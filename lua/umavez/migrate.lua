@@ -28,8 +28,9 @@ CREATE TABLE IF NOT EXISTS umavez.migrations (
 
 local FUNCTIONS = "functions"
 
--- Where this program's SQL lies: beside its Lua library.
-local function sql_dir()
+--- Where this program's SQL lies: beside its Lua library.
+-- @treturn string
+function M.sql_dir()
   local here = debug.getinfo(1, "S").source:match("^@(.*)/umavez/migrate%.lua$") or "lua"
   return os.getenv("UMAVEZ_TEST_SQL_DIR") or here .. "/../sql"
 end
@@ -38,7 +39,7 @@ end
 -- @tparam[opt] string dir
 -- @treturn {table,...} each with version, name, text, checksum, files (name and text of each)
 function M.steps(dir)
-  dir = dir or sql_dir()
+  dir = dir or M.sql_dir()
   local steps = {}
   for _, path in ipairs(shell.glob(shell.quote(dir) .. "/[0-9][0-9][0-9][0-9]_*.sql")) do
     local name, text = path:match("[^/]+$"), assert(shell.read_file(path))

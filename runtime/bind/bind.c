@@ -6,12 +6,14 @@
 #include "bind/bind_stats.h"
 #include "bind/bind_sys.h"
 #include "bind/bind_value.h"
+#include "bind/bind_valkey.h"
 
 static int open_modules(lua_State *L) {
   struct vm *vm = vm_of(L);
   vm_preload(vm, "umavez.c.value", bind_value_open);
   vm_preload(vm, "umavez.c.pg", bind_pg_open);
   vm_preload(vm, "umavez.c.sys", bind_sys_open);
+  vm_preload(vm, "umavez.c.valkey", bind_valkey_open);
   vm_preload(vm, "umavez.c.conf", bind_conf_open);
   vm_preload(vm, "umavez.c.run", bind_run_open);
   vm_preload(vm, "umavez.c.stats", bind_stats_open);

@@ -404,7 +404,7 @@ static struct run *next_turn(struct batch *b) {
 
   if (!fixed_share() && runner_now_us() - b->begun_us > budget_us(b) && b->nturns > 0) b->closing = true;
   while (!b->closing && (r = list_pop_front(&b->turns, struct run, member)) != NULL) {
-    if (!r->draining) return r;
+    if (!r->draining && !r->cancelled) return r;
     list_push_back(&b->out, &r->member);
   }
   return NULL;

@@ -56,6 +56,7 @@ void run_free(struct run *r) {
   free(r->args);
   free(r->traceparent);
   free(r->outcome);
+  free(r->cancelled);
   free(r->failure);
   free(r->answer);
   free(r);

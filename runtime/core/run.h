@@ -43,21 +43,21 @@
 /* X(from, to, when) */
 #define RUN_MOVES(X)                                                                            \
   X(RUN_TAKEN, RUN_GATE, "key and fingerprint are known")                                       \
-  X(RUN_TAKEN, RUN_END, "unknown task, wrong owner, no key")                                    \
+  X(RUN_TAKEN, RUN_END, "unknown task, wrong owner, no key; or cancelled")                                    \
   X(RUN_TAKEN, RUN_DONE, "drain: given back untouched")                                         \
   X(RUN_GATE, RUN_ACK, "settled copy of the same request: REPLAY")                              \
   X(RUN_GATE, RUN_DONE, "processing elsewhere: BUSY; drain; or a request is answered with a copy") \
   X(RUN_GATE, RUN_PREPARE, "acquired, or PostgreSQL decides; the task has a prepare step")      \
   X(RUN_GATE, RUN_POOL, "acquired, or PostgreSQL decides")                                      \
   X(RUN_PREPARE, RUN_POOL, "prepared")                                                          \
-  X(RUN_PREPARE, RUN_LOST, "prepare failed or timed out")                                       \
+  X(RUN_PREPARE, RUN_LOST, "prepare failed, timed out or was cancelled")                                       \
   X(RUN_PREPARE, RUN_DONE, "drain: given back")                                                 \
   X(RUN_POOL, RUN_CLAIM, "a connection was lent")                                               \
   X(RUN_POOL, RUN_DONE, "PostgreSQL is away, or drain: given back")                             \
   X(RUN_CLAIM, RUN_HANDLER, "claimed, new or taken over")                                       \
   X(RUN_CLAIM, RUN_POOL, "serialization failure: claimed again at once; or the batch was refused: alone") \
   X(RUN_CLAIM, RUN_TURN, "claimed with others; or left aside, until they are done")             \
-  X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost, or prepare has failed for good") \
+  X(RUN_CLAIM, RUN_FAIL, "claimed, but too many deliveries were lost, prepare has failed for good, or it was cancelled") \
   X(RUN_CLAIM, RUN_ACK, "settled, same request: REPLAY")                                        \
   X(RUN_CLAIM, RUN_END, "key reused with another request: CONFLICT")                            \
   X(RUN_CLAIM, RUN_DONE, "held: BUSY; the connection was lost: given back; a request is answered, or only looked") \
@@ -73,11 +73,11 @@
   X(RUN_JOINED, RUN_DONE, "drain: given back")                                                  \
   X(RUN_HANDLER, RUN_COMPLETE, "returned a storable outcome")                                   \
   X(RUN_HANDLER, RUN_FAIL, "failed, or raised an error")                                        \
-  X(RUN_HANDLER, RUN_STOPPING, "timed out, drain ended or connection lost, with a statement under way") \
+  X(RUN_HANDLER, RUN_STOPPING, "timed out, cancelled, drain ended or connection lost, with a statement under way") \
   X(RUN_HANDLER, RUN_POOL, "serialization failure or deadlock: the run is done again at once")  \
   X(RUN_HANDLER, RUN_LOST, "the connection was lost")                                           \
   X(RUN_HANDLER, RUN_DONE, "drain ended: rolled back and given back")                           \
-  X(RUN_STOPPING, RUN_FAIL, "cancelled: the time-out is recorded")                              \
+  X(RUN_STOPPING, RUN_FAIL, "the statement has ended: the time-out is recorded, or that it was cancelled")                              \
   X(RUN_STOPPING, RUN_LOST, "the connection was lost or had to be closed")                      \
   X(RUN_STOPPING, RUN_DONE, "drain ended: rolled back and given back")                          \
   X(RUN_COMPLETE, RUN_DONE, "committed; or stale: rolled back, somebody else has settled")      \
@@ -174,6 +174,7 @@ struct run {
   int again;               /* immediate repeats after 40001/40P01 */
   int pending;             /* handler statements under way */
   bool draining;           /* drain ended: give back instead of recording */
+  char *cancelled;         /* an operator's order and its words; or NULL */
   struct loop_timer timer; /* time-out, cancel deadline or next question, by state; see run_timer_start */
   struct loop_task due;    /* what the timer defers to the safe point */
   struct loop *due_loop;

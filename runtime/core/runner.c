@@ -71,6 +71,10 @@ void runner_start(struct runner *rn, struct run *r) {
   r->runner = rn;
   r->started_ms = loop_now_ms(rn->loop);
   r->due_loop = rn->loop;
+  if (r->cancelled) {
+    runner_end(r, "cancelled", r->cancelled);
+    return;
+  }
   if (!r->task) {
     char message[256];
     snprintf(message, sizeof message, "no manifest of this worker declares the task %s", r->task_name);
@@ -141,7 +145,7 @@ static void on_prepare_timeout(void *arg) {
 }
 
 void runner_after_gate(struct run *r) {
-  if (!r->task->has_prepare || r->ops || r->look_only || run_used_up(r)) {
+  if (!r->task->has_prepare || r->ops || r->look_only || r->cancelled || run_used_up(r)) {
     runner_to_pool(r);
     return;
   }
@@ -401,9 +405,19 @@ static void on_timeout(void *arg) {
   runner_stop_handler(r);
 }
 
+static void set_cancelled(struct run *r) {
+  runner_set_failure(r, "cancelled", r->cancelled, NULL);
+  r->permanent = true;
+}
+
 void runner_start_handler(struct run *r) {
   if (r->draining) {
     runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+    return;
+  }
+  if (r->cancelled) {
+    set_cancelled(r);
+    runner_fail(r);
     return;
   }
   run_set_state(r, RUN_HANDLER);
@@ -510,6 +524,31 @@ int runner_query(struct run *r, const struct pgquery *q, struct err *e) {
 
 void runner_taint(struct run *r) {
   if (r->batch) batch_taint(r);
+}
+
+/* ---- cancel ---- */
+
+void runner_cancel(struct runner *rn, struct run *r, const char *message) {
+  if (r->cancelled || r->draining) return;
+  r->cancelled = xstrdup(message);
+  log_kv(LOG_INFO_, "run_cancelled", "run_id", r->run_id, "task", r->task_name, "state", run_state_name(r->state), NULL);
+  switch (r->state) {
+    case RUN_TAKEN:
+      runner_start(rn, r);
+      return;
+    case RUN_PREPARE:
+      run_timer_stop(r);
+      runner_ops(r)->drop(r);
+      set_cancelled(r);
+      runner_lost(r);
+      return;
+    case RUN_HANDLER:
+      set_cancelled(r);
+      runner_stop_handler(r);
+      return;
+    default:
+      return; /* it is seen before a handler starts */
+  }
 }
 
 /* ---- drain ---- */

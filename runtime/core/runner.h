@@ -54,6 +54,10 @@ void runner_start(struct runner *rn, struct run *r);
  * point, rather than at its next statement. */
 void runner_look(struct runner *rn, struct run *r);
 
+/* An operator's order: r ends as failed for good, `cancelled`, its effect rolled back: at once where it waits in its handler or
+ * prepare step, else as soon as its key is claimed. What is being settled goes on. message borrows. */
+void runner_cancel(struct runner *rn, struct run *r, const char *message);
+
 /* Drain, first step: a run that has not started its handler is given back. */
 void runner_give_back(struct runner *rn, struct run *r);
 /* Drain, last step: a run in its handler is rolled back and given back, uncharged; one that is being settled goes on.

@@ -1,6 +1,7 @@
 #include "core/sched.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -13,6 +14,7 @@
 #define PREFETCH_MS 100 /* how much work, at the present rate, is held ready */
 #define RENEW_MIN_MS 200
 #define RENEW_MAX_MS 10000
+#define LOOK_MS 50 /* between two looks for orders, at least: anybody can ask for them */
 #define GIVE_BACK_MS 3000 /* after drain_timeout: for rollbacks and returned leases to be confirmed */
 #define SKIP_MAX 64
 
@@ -34,6 +36,7 @@ struct sched {
 
   struct loop_task dispatch;
   struct loop_timer renew;
+  bool looking; /* it comes early, for orders */
 
   bool draining, stopped;
   int64_t drain_until_ms;
@@ -153,12 +156,16 @@ static void ask_source(struct sched *s) {
   source_want(s->source, want > 0 ? want : 0, f.name, f.n);
 }
 
-static void start_run(struct sched *s, struct run *r) {
+static void put_among_started(struct sched *s, struct run *r) {
   list_remove(&r->node);
   s->nready--;
   list_push_back(&s->started, &r->node);
   s->nstarted++;
   if (r->task) r->task->running++;
+}
+
+static void start_run(struct sched *s, struct run *r) {
+  put_among_started(s, r);
   runner_start(s->runner, r);
 }
 
@@ -257,6 +264,7 @@ static void on_renew(void *arg) {
   struct run **runs = xcalloc((size_t)(s->nready + s->nstarted + 1), sizeof *runs);
   int n = 0;
 
+  s->looking = false;
   for (int i = 0; i < 2; i++) {
     for (struct list *l = lists[i]->next; l != lists[i]; l = l->next) {
       struct run *r = container_of(l, struct run, node);
@@ -273,6 +281,35 @@ static void on_renew(void *arg) {
   loop_timer_start(s->loop, &s->renew, renew_interval_ms());
 }
 
+/* ---- orders ---- */
+
+void sched_on_look(void *arg) {
+  struct sched *s = arg;
+
+  if (s->looking || !s->taking || sched_in_flight(s) == 0) return;
+  s->looking = true;
+  loop_timer_start(s->loop, &s->renew, LOOK_MS);
+}
+
+static struct run *find_run(struct list *runs, const char *run_id) {
+  struct run *r;
+
+  list_for_each(r, runs, node) if (!r->request && strcmp(r->run_id, run_id) == 0) return r;
+  return NULL;
+}
+
+void sched_on_ordered(void *arg, const char *run_id, enum source_order order, const char *message) {
+  struct sched *s = arg;
+  struct run *ready = find_run(&s->ready, run_id), *r = ready ? ready : find_run(&s->started, run_id);
+
+  if (!r) return;
+  if (ready) put_among_started(s, r);
+  if (order == ORDER_RETURN)
+    runner_give_back(s->runner, r);
+  else
+    runner_cancel(s->runner, r, message);
+}
+
 /* ---- start, pause, drain ---- */
 
 void sched_start(struct sched *s) {
@@ -286,12 +323,7 @@ static void each_run(struct sched *s, void (*act)(struct runner *rn, struct run 
   struct list *n, *next;
 
   while (s->ready.next != &s->ready) {
-    struct run *r = container_of(s->ready.next, struct run, node);
-    list_remove(&r->node);
-    s->nready--;
-    list_push_back(&s->started, &r->node);
-    s->nstarted++;
-    if (r->task) r->task->running++;
+    put_among_started(s, container_of(s->ready.next, struct run, node));
   }
   for (n = s->started.next; n != &s->started; n = next) {
     next = n->next;
@@ -313,11 +345,7 @@ void sched_leave_queue(struct sched *s) {
   for (n = s->ready.next; n != &s->ready; n = next) {
     struct run *r = container_of(n, struct run, node);
     next = n->next;
-    list_remove(&r->node);
-    s->nready--;
-    list_push_back(&s->started, &r->node);
-    s->nstarted++;
-    if (r->task) r->task->running++;
+    put_among_started(s, r);
     runner_give_back(s->runner, r);
   }
   ask_source(s);

@@ -54,6 +54,8 @@ void sched_on_ended(void *arg, struct run *r);
 void sched_on_taken(void *arg, struct run *r);
 void sched_on_more(void *arg);
 void sched_held(void *arg, void (*each)(void *each_arg, const struct run *r), void *each_arg);
+void sched_on_ordered(void *arg, const char *run_id, enum source_order order, const char *message);
+void sched_on_look(void *arg);
 
 int sched_in_flight(const struct sched *s);
 

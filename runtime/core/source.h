@@ -16,6 +16,12 @@ enum give_back {
   GIVE_BACK_COUNTED,   /* its handler started: the delivery stays counted */
 };
 
+/* What an operator has ordered about a run that this worker holds. */
+enum source_order {
+  ORDER_CANCEL, /* it ends as failed for good, its effect rolled back, unless it is being settled already */
+  ORDER_RETURN, /* its queue is paused: it goes back unless it has begun */
+};
+
 struct source;
 
 struct source_hooks {
@@ -23,6 +29,11 @@ struct source_hooks {
   void (*more)(void *arg);                 /* the last want brought something: say how many more are wanted now */
   /* Calls each(each_arg, run) for every run of this worker that has been taken and has not ended. */
   void (*held)(void *arg, void (*each)(void *each_arg, const struct run *r), void *each_arg);
+  /* Heard with the answer to a renewal; message: who has ordered it, and why (borrows; may be empty). The run may have ended
+   * meanwhile. */
+  void (*ordered)(void *arg, const char *run_id, enum source_order order, const char *message);
+  /* There may be orders: renew soon. */
+  void (*look)(void *arg);
   void *arg;
 };
 
@@ -34,7 +45,7 @@ struct source_ops {
   /* Returns a run to the queue. It is sent with the others of this tick, and again after a reconnection until it is
    * answered. */
   void (*give_back)(struct source *s, const char *run_id, enum give_back how, int64_t delay_ms);
-  /* Prolongs the leases of n runs in one statement. */
+  /* Prolongs the leases of n runs in one statement, which also asks for orders about them. */
   void (*renew)(struct source *s, struct run *const *runs, int n);
   /* A hint: something becomes due in ms, look then. */
   void (*due_in)(struct source *s, int64_t ms);

@@ -147,6 +147,10 @@ static void on_notify(void *arg, const char *channel, const char *payload) {
   struct source_postgres *s = arg;
 
   stats_inc(STAT_NOTIFICATIONS);
+  if (strcmp(payload, "look") == 0) { /* umavez.notify_look(); says nothing itself: anybody can send it */
+    s->base.hooks.look(s->base.hooks.arg);
+    return;
+  }
   s->woken = true;
   /* Rounded up, so that many notifications cost no more than one such look each LATE_MS. */
   due_add(&s->due, (loop_now_ms(s->loop) / LATE_MS + 2) * LATE_MS);
@@ -280,12 +284,18 @@ static void on_reap(void *arg) {
 
 /* ---- renewing ---- */
 
+/* Columns: run_id, what, message */
 static void on_renewed(void *arg, struct pgresult *result) {
-  if (!pgresult_ok(result)) {
-    tell(arg, LOG_ERROR_, "renew_failed", pgresult_err(result));
-  } else {
-    for (int i = 0; i < pgresult_rows(result); i++)
-      log_kv(LOG_DEBUG_, "lease_lost", "run_id", pgresult_value(result, i, 0), NULL);
+  struct source_postgres *s = arg;
+
+  if (!pgresult_ok(result)) tell(s, LOG_ERROR_, "renew_failed", pgresult_err(result));
+  for (int i = 0; pgresult_ok(result) && i < pgresult_rows(result); i++) {
+    const char *run_id = pgresult_value(result, i, 0), *what = pgresult_value(result, i, 1);
+    if (strcmp(what, "lost") == 0)
+      log_kv(LOG_DEBUG_, "lease_lost", "run_id", run_id, NULL);
+    else
+      s->base.hooks.ordered(s->base.hooks.arg, run_id, strcmp(what, "cancel") == 0 ? ORDER_CANCEL : ORDER_RETURN,
+                            pgresult_value(result, i, 2));
   }
   pgresult_free(result);
 }
@@ -305,7 +315,8 @@ static void source_postgres_renew(struct source *base, struct run *const *runs, 
   buf_putc(&ids, '}');
   buf_putc(&leases, '}');
   const char *values[3] = {s->worker_id, buf_cstr(&ids), buf_cstr(&leases)};
-  struct pgquery q = {.sql = "SELECT * FROM umavez.renew_runs($1::uuid, $2::uuid[], $3::bigint[])",
+  struct pgquery q = {.sql = "SELECT r.run_id, 'lost', NULL FROM umavez.renew_runs($1::uuid, $2::uuid[], $3::bigint[]) AS r(run_id) "
+                             "UNION ALL SELECT o.run_id, o.what, o.message FROM umavez.held_orders($2::uuid[]) o",
                       .nparams = 3,
                       .values = values,
                       .done = on_renewed,

@@ -2,7 +2,8 @@
  *
  * What it is    takes runs in batches, renews their leases, gives them back; all over a control connection of its
  *               own, "leases". Sleeps when the queue is empty and is woken by a notification, by the time when
- *               something becomes due, or by polling.
+ *               something becomes due, or by polling. A notification `look` says that an operator may have ordered
+ *               something: see umavez.held_orders.
  * Wake-ups      enqueue notifies only while a worker has said that it sleeps; a lost wake-up is what polling is for.
  * Reconnecting  gives back what was taken for this worker by a statement whose answer it never got. */
 #ifndef UMAVEZ_CORE_SOURCE_POSTGRES_H

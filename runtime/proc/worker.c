@@ -20,6 +20,7 @@
 #include "core/source_postgres.h"
 #include "io/pgpool.h"
 #include "io/valkey.h"
+#include "proc/beat.h"
 #include "proc/child.h"
 #include "proc/listen.h"
 #include "proc/logfile.h"
@@ -51,6 +52,7 @@ struct worker {
   struct schedules *schedules; /* NULL: none to look after */
   struct door *door; /* NULL: no HTTP door */
   struct queue_stats *queue_stats; /* NULL without door */
+  struct beat *beat;
   struct loop_timer linger;
   int left;
   struct dbclock clock;
@@ -221,6 +223,7 @@ static void on_verdicts_up(void *arg) {
   w->verdicts_up = true;
   read_identity(w);
   register_tasks(w);
+  beat_now(w->beat);
   make_partitions(w);
   maybe_start(w);
 }
@@ -266,15 +269,21 @@ static void on_lingered(void *arg) {
             w->left > 0 ? "some runs could not be given back; they are redelivered when their leases end" : NULL);
 }
 
+static void on_unlisted(void *arg) {
+  struct worker *w = arg;
+
+  if (w->door)
+    loop_timer_start(w->loop, &w->linger, LINGER_MS);
+  else
+    on_lingered(w);
+}
+
 static void on_drained(void *arg, int left) {
   struct worker *w = arg;
 
   w->left = left;
   log_kv(LOG_INFO_, "worker_drained", "left", log_i64(left), NULL);
-  if (w->door)
-    loop_timer_start(w->loop, &w->linger, LINGER_MS);
-  else
-    on_lingered(w);
+  beat_end(w->beat, on_unlisted, w);
 }
 
 static void drain(struct worker *w, int64_t timeout_ms) {
@@ -362,7 +371,8 @@ static void collect_queues(const struct conf *conf, struct queues *q) {
 
 static void make_source(struct worker *w) {
   struct queues queues;
-  struct source_hooks hooks = {sched_on_taken, sched_on_more, sched_held, w->sched};
+  struct source_hooks hooks = {
+      sched_on_taken, sched_on_more, sched_held, sched_on_ordered, sched_on_look, w->sched};
 
   collect_queues(w->conf, &queues);
   struct source_postgres_options options = {
@@ -378,6 +388,22 @@ static void make_source(struct worker *w) {
       .arg = w,
   };
   w->source = source_postgres_new(w->loop, &options, &hooks);
+  free(queues.name);
+}
+
+/* What an operator sees of this worker: umavez.workers. */
+static void make_beat(struct worker *w, const char *version) {
+  struct queues queues;
+  struct buf names = BUF_INIT;
+
+  collect_queues(w->conf, &queues);
+  for (int i = 0; i < queues.n; i++) {
+    buf_putc(&names, i ? ',' : '[');
+    json_write_string_lossy(&names, queues.name[i], strlen(queues.name[i]), 256);
+  }
+  buf_putc(&names, ']');
+  w->beat = beat_new(w->loop, w->verdicts, w->worker_id, version, w->conf->queue ? buf_cstr(&names) : NULL, w->conf);
+  buf_fini(&names);
   free(queues.name);
 }
 
@@ -506,6 +532,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   w->gate = gate_new(w->valkey, &w->clock, conf->valkey_prefix, conf->replay_cache_ms);
   w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
   w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
+  make_beat(w, version);
   w->sched = sched_new(loop, &sched_options);
   if (conf->schedules) w->schedules = schedules_new(loop, w->verdicts);
   make_source(w);
@@ -547,6 +574,7 @@ void worker_free(struct worker *w) {
   schedules_free(w->schedules);
   runner_free(w->runner);
   source_free(w->source);
+  beat_free(w->beat);
   control_free(w->verdicts);
   pgpool_close_later(w->pool);
   gate_free(w->gate);

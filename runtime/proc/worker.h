@@ -20,7 +20,7 @@ struct worker_hooks {
 };
 
 /* Tasks must be registered (core/task.h) before. Keeps conf and ops; copies hooks. NULL: e says which setting is
- * wrong. openapi: what the door serves as /openapi.json, or NULL; copies. version: of this program. */
+ * wrong. openapi: what the door serves as /openapi.json, or NULL; copies. version: of this program; copies. */
 struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
                           const char *openapi, const char *version, const struct worker_hooks *hooks, struct err *e) MUST_CHECK;
 /* As SIGTERM does: the first call drains within drain_timeout, the second within a second, the third at once. */

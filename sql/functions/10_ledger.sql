@@ -519,6 +519,7 @@ BEGIN
     RAISE EXCEPTION '% was a request of the HTTP door, not a run of the queue', p_run USING ERRCODE = 'UV004';
   END IF;
   DELETE FROM umavez.finished_runs f WHERE f.run_id = p_run AND f.finished_at = v_dead.finished_at;
+  DELETE FROM umavez.cancellations c WHERE c.run_id = p_run;
   INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, enqueued_at, failure, traceparent)
   VALUES (p_run, v_dead.task, v_dead.tenant_id, v_dead.args, v_dead.queue, v_dead.priority, clock_timestamp(), v_dead.enqueued_at,
           v_dead.failure, v_dead.traceparent);
@@ -532,6 +533,40 @@ BEGIN
     {/both}
   END IF;
   PERFORM umavez.wake();
+END $fn$ $f$,
+
+-- forget_key: removes a settled key, so that the operation can be done anew; the history of its runs stays. Gives what became of it:
+--   forgotten  it was settled (perhaps with a retention that has passed), and is gone
+--   absent     there is no such key
+--   live       somebody is at work with it, or holds its lease: untouched
+--   open       failed_retryable: its next run claims it anyhow, so there is nothing to forget
+-- The copy in Valkey is the caller's to remove, after this has committed.
+$f$
+CREATE OR REPLACE FUNCTION umavez.forget_key(p_tenant bigint, p_key bytea, p_reason text, p_actor text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
+DECLARE
+  v_gone jsonb; v_status text;
+BEGIN
+  IF coalesce(p_reason, '') = '' THEN
+    RAISE EXCEPTION 'a key is not forgotten without a reason' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  {both}
+  IF NOT pg_try_advisory_xact_lock({key_lock}) THEN
+    RETURN 'live';
+  END IF;
+  DELETE FROM {ledger} k
+   WHERE {of_owner} k.idempotency_key = p_key AND k.status IN ('completed', 'failed_permanent')
+  RETURNING to_jsonb(k) INTO v_gone;
+  IF v_gone IS NULL THEN
+    SELECT CASE k.status WHEN 'failed_retryable' THEN 'open' ELSE 'live' END INTO v_status FROM {ledger} k
+     WHERE {of_owner} k.idempotency_key = p_key;
+    RETURN coalesce(v_status, 'absent');
+  END IF;
+  {/both}
+  PERFORM umavez.write_audit('forget', encode(p_key, 'hex'), p_reason, p_actor,
+                             v_gone - '{idempotency_key,request_fingerprint,outcome}'::text[]);
+  RETURN 'forgotten';
 END $fn$ $f$,
 
 -- purge_keys: removes at most p_limit rows of each ledger whose retention has passed, and processing rows that somebody committed

@@ -202,6 +202,9 @@ $fn$;
 -- soon as that is quick again, every take does so (full_at = -infinity, or no row: nothing is remembered and nothing written). One
 -- taker at a time keeps the marks. Priorities have marks of their own, because a backlog of a low priority lies behind newer runs of a higher one.
 -- p_since forbids to step over anything later than it; '-infinity': begin at the very start.
+--
+-- Of paused queues nothing is taken, and their marks stay as they are. Runs that were cancelled while somebody held them are
+-- ended first (umavez.end_cancelled). Both tables are empty as a rule: one look into two empty indexes.
 CREATE OR REPLACE FUNCTION umavez.take_runs(
   p_worker uuid, p_queues text[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz DEFAULT NULL,
   p_skip_tasks text[] DEFAULT NULL)
@@ -217,17 +220,24 @@ DECLARE
   v_queue text[]; v_priority integer[]; v_marks timestamptz[];    -- the probes, in their order
   v_moved_at timestamptz; v_quick boolean; v_due boolean; v_full boolean; v_keeper boolean := false;
   v_elapsed interval; v_slow boolean;
-  v_taken integer := 0; v_last integer; v_head timestamptz; v_run record;
+  v_taken integer := 0; v_last integer; v_head timestamptz; v_run record; v_paused text[]; v_cancelled boolean;
 BEGIN
+  SELECT ARRAY(SELECT p.queue FROM umavez.paused_queues p), EXISTS (SELECT FROM umavez.cancellations) INTO v_paused, v_cancelled;
+  IF v_cancelled THEN
+    PERFORM umavez.end_cancelled();
+  END IF;
   SELECT array_agg(p.queue ORDER BY p.priority, p.place), array_agg(p.priority ORDER BY p.priority, p.place),
          array_agg(coalesce(p.since, '-infinity') ORDER BY p.priority, p.place),
          min(p.moved_at), bool_or(coalesce(p.full_at, '-infinity') = '-infinity'), bool_or(p.full_at <= v_now)
     INTO v_queue, v_priority, v_marks, v_moved_at, v_quick, v_due
     FROM (SELECT q.queue, q.place, g.priority, m.since[g.priority] AS since, m.moved_at, m.full_at
-            FROM (SELECT u.queue, random() AS place FROM unnest(p_queues) AS u(queue) OFFSET 0) q
+            FROM (SELECT u.queue, random() AS place FROM unnest(p_queues) AS u(queue) WHERE u.queue <> ALL (v_paused) OFFSET 0) q
             CROSS JOIN generate_series(1, 4) AS g(priority)
             LEFT JOIN LATERAL (SELECT k.since, k.moved_at, k.full_at FROM umavez.marks k
                                 WHERE k.name = 'take:' || q.queue OFFSET 0) m ON true) p;
+  IF v_queue IS NULL THEN
+    RETURN;                                                      -- all are paused
+  END IF;
   IF NOT v_quick AND (v_due OR v_moved_at <= v_now - slack) THEN
     v_keeper := pg_try_advisory_xact_lock(1970102646, 3);
   END IF;

@@ -35,6 +35,7 @@ BEGIN
   SELECT count(*) INTO locked
     FROM umavez.runs r
    WHERE r.state = 'running' AND r.worker_id = p_worker AND r.lease_until >= v_since;
+  DELETE FROM umavez.workers w WHERE w.worker_id = p_worker;
   IF returned + charged > 0 THEN
     PERFORM umavez.wake();
   END IF;

@@ -2,7 +2,8 @@
 --   umavez_worker    what a worker needs: the functions below, and to read which version of the schema this is. No table of umavez
 --                    is open to it, so a handler cannot get past the functions; the application's tables are granted by the
 --                    application.
---   umavez_operator  the command line: reads everything but the gate's secret, enqueues, retries and purges.
+--   umavez_operator  the command line: reads everything but the gate's secret, enqueues and purges, pauses queues, cancels,
+--                    retries and discards runs, forgets keys; what it does so is audited, and it cannot change the audit.
 -- Whoever only enqueues needs USAGE on the schema and EXECUTE on umavez.enqueue or umavez.enqueue_many.
 -- Where this role may not create roles and they are not there, nothing is granted, and it says so; grants that others have made
 -- are left as they are.
@@ -40,7 +41,8 @@ BEGIN
       umavez.reap_runs(integer), umavez.renew_runs(uuid, uuid[], bigint[]), umavez.release_runs(uuid, uuid[], bigint[], text[]),
       umavez.release_orphans(uuid, uuid[]), umavez.hold_run(uuid),
       umavez.bury_worker(uuid, uuid[], jsonb), umavez.renew_worker(uuid, bigint), umavez.last_failure(uuid),
-      umavez.sleep_begin(), umavez.sleep_end(), umavez.wake(),
+      umavez.sleep_begin(), umavez.sleep_end(), umavez.wake(), umavez.held_orders(uuid[]),
+      umavez.worker_beat(uuid, text, integer, text, jsonb), umavez.worker_gone(uuid),
       umavez.end_run(uuid, text, jsonb, jsonb, bytea, integer), umavez.reschedule_run(uuid, bigint, jsonb),
       umavez.put_off_run(uuid, jsonb, integer),
       umavez.begin_run(bigint, bytea, bytea, bigint, bigint), umavez.claim(bigint, bytea, bytea, bigint),
@@ -62,9 +64,14 @@ BEGIN
 
   IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'umavez_operator') THEN
     GRANT SELECT ON umavez.idempotency_keys, umavez.platform_idempotency_keys, umavez.tasks, umavez.runs, umavez.finished_runs,
-      umavez.marks, umavez.purge_zones, umavez.schedules TO umavez_operator;
+      umavez.finished_runs_default, umavez.marks, umavez.purge_zones, umavez.schedules, umavez.audit, umavez.paused_queues,
+      umavez.cancellations, umavez.workers TO umavez_operator;
     GRANT SELECT (id, name, tenant_id, scopes, created_at, expires_at, revoked_at) ON umavez.tokens TO umavez_operator;
     GRANT EXECUTE ON FUNCTION umavez.retry_run(uuid), umavez.token_revoke(bigint), umavez.queue_depths(text[], integer),
+      umavez.pause_queue(text, text, text), umavez.resume_queue(text, text, text), umavez.list_queues(integer),
+      umavez.cancel_run(uuid, text, text), umavez.discard_runs(uuid[], text, text), umavez.retry_runs(uuid[], text, text, text),
+      umavez.failed_runs(text, timestamptz, uuid, timestamptz, integer), umavez.forget_key(bigint, bytea, text, text),
+      umavez.recent_ends(integer),
       umavez.token_create(bytea, text, bigint, text[], timestamptz) TO umavez_operator;
   END IF;
 END $roles$;

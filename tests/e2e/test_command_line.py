@@ -14,7 +14,8 @@ from support import procs
 from support.servers import umavez_bin
 from support.worker import parse_line
 
-COMMANDS = ["worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "token", "openapi", "check", "describe", "exec", "repl", "demo", "version", "help"]
+COMMANDS = ["worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "cancel", "discard", "forget", "queues", "pause", "resume", "schedules", "workers", "audit", "top", "doctor",
+            "token", "openapi", "check", "describe", "exec", "repl", "demo", "version", "help"]
 
 
 def umavez(*argv, input=None, cwd=None, **env):
@@ -193,7 +194,8 @@ def test_cli_worker_refuses_broken_manifests(broken, lab):
 
 # --- the database -------------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("argv", [["migrate"], ["enqueue", "a.b"], ["runs"], ["show", str(uuid.uuid4())], ["retry", str(uuid.uuid4())]], ids=lambda argv: argv[0])
+@pytest.mark.parametrize("argv", [["migrate"], ["enqueue", "a.b"], ["runs"], ["show", str(uuid.uuid4())], ["retry", str(uuid.uuid4())],
+                                  ["queues"], ["pause", "q"], ["workers"], ["top", "--once"], ["cancel", str(uuid.uuid4())]], ids=lambda argv: argv[0])
 def test_cli_database_that_is_not_there(argv, pg):
     mistake(umavez(*argv, DATABASE_URL="postgresql://who:pw_SECRET@127.0.0.1:1/none", UMAVEZ_TASKS_DIR=str(procs.ROOT / "tasks"), UMAVEZ_VALKEY_URL=""), 4, "127.0.0.1")
     url = f"postgresql://postgres@/nowhere?host={pg.socket_dir}&port={pg.port}"

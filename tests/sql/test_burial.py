@@ -167,5 +167,5 @@ def test_the_plans_do_not_follow_the_statistics(sql, call, rows):
         name, rest = scan.split(" ", 1)
         condition = rest.split("->")[0]
         assert "Index Cond" in condition, plans
-        assert ("lease_until >=" if name == "runs_leased" else "run_id = ANY" if name == "runs_pkey" else "name") in condition, plans
+        assert ("lease_until >=" if name == "runs_leased" else "run_id = ANY" if name == "runs_pkey" else "worker_id" if name == "workers_pkey" else "name") in condition, plans
     assert "Seq Scan on runs" not in plans and "Bitmap" not in plans, plans

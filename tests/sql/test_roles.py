@@ -55,6 +55,8 @@ def test_the_worker_can_do_its_work(sql, role, owner):
     w.reschedule_run(second, 0)
     w.put_off_run(second, '{"code": "unknown_task"}', 10)
     w.end_run(second, "failed_permanent", "{}", None)
+    w.q("SELECT * FROM umavez.held_orders(%s::uuid[])", [second])
+    w.worker_beat(worker, "box", 7, "0.1.0", "{}"), w.worker_gone(worker)
     w.reap_runs(10), w.sleep_begin(), w.sleep_end(), w.purge_keys(10), w.make_partitions(1)
     assert len(bytes(w.gate_secret())) == 32 and w.database_identity() == sql.database_identity()
     assert w.val("SELECT max(version) FROM umavez.migrations") >= 2
@@ -73,7 +75,10 @@ def test_the_worker_drops_partitions_it_does_not_own(sql, role):
     "SELECT * FROM umavez.idempotency_keys", "DELETE FROM umavez.platform_idempotency_keys", "SELECT * FROM umavez.gate",
     "UPDATE umavez.idempotency_keys SET status = 'completed'", "SELECT * FROM umavez.runs", "DELETE FROM umavez.runs",
     "INSERT INTO umavez.finished_runs SELECT * FROM umavez.finished_runs", "TRUNCATE umavez.runs", "DROP TABLE umavez.runs",
-    "CREATE TABLE umavez.mine (x int)", "UPDATE umavez.marks SET since = NULL", "SELECT umavez.retry_run(gen_random_uuid())",
+    "CREATE TABLE umavez.mine (x int)", "UPDATE umavez.marks SET since = NULL", "SELECT * FROM umavez.audit", "DELETE FROM umavez.audit",
+    "SELECT umavez.pause_queue('q')", "SELECT umavez.resume_queue('q')", "SELECT umavez.cancel_run(gen_random_uuid())", "SELECT umavez.discard_runs('{}')",
+    "SELECT umavez.retry_runs('{}', 'x')", "SELECT umavez.forget_key(NULL, sha256('k'), 'why')", "SELECT umavez.end_cancelled()",
+    "SELECT umavez.write_audit('pause', 'q', NULL, NULL)", "INSERT INTO umavez.paused_queues VALUES ('q')", "SELECT umavez.retry_run(gen_random_uuid())",
     "SELECT umavez.settle_enqueued('{}', '{}', '{}', '{}', '{}')", "DELETE FROM umavez.migrations", "DELETE FROM public.tenants",
 ])
 def test_the_worker_can_do_nothing_else(role, statement):
@@ -91,6 +96,29 @@ def test_the_operator_reads_retries_and_does_not_settle(sql, role):
         o.q(f"SELECT * FROM umavez.{table}")
     for statement in ("SELECT umavez.gate_secret()", "SELECT * FROM umavez.gate", "DELETE FROM umavez.runs",
                       "SELECT umavez.claim(NULL, sha256('k'), sha256('f'), 1000)"):
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            o.q(statement)
+
+
+def test_the_operator_acts_and_cannot_change_what_was_audited(sql, role):
+    name, o = role("umavez_operator")
+    assert o.pause_queue("q", "why", "me@box") and o.resume_queue("q")
+    run = o.enqueue("t.a")
+    assert o.cancel_run(run, "why") == "cancelled"
+    o.q("SELECT umavez.discard_runs(ARRAY[%s]::uuid[])", run)
+    sql.q("UPDATE umavez.finished_runs SET discarded_at = NULL")
+    o.q("SELECT umavez.retry_runs(ARRAY[%s]::uuid[], 'one')", run)
+    claim = sql.claim(None, K, F, 1000)
+    sql.complete(None, claim.id, 1, "{}", HOUR)
+    assert o.forget_key(None, K, "why") == "forgotten"
+    o.q("SELECT * FROM umavez.recent_ends(64)"), o.q("SELECT * FROM umavez.list_queues(10)"), o.q("SELECT * FROM umavez.failed_runs(NULL, '-infinity', NULL, 'infinity', 1)")
+    for table in ("paused_queues", "cancellations", "workers"):
+        o.q(f"SELECT * FROM umavez.{table}")
+    rows = o.q("SELECT * FROM umavez.audit ORDER BY id")
+    assert [row.action for row in rows] == ["pause", "resume", "cancel", "discard", "retry", "forget"]
+    assert {row.db_user for row in rows} == {name}
+    for statement in ("DELETE FROM umavez.audit", "UPDATE umavez.audit SET db_user = 'x'", "SELECT umavez.write_audit('pause', 'q', NULL, NULL)",
+                      "SELECT umavez.worker_gone(gen_random_uuid())", "UPDATE umavez.finished_runs SET discarded_at = NULL"):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             o.q(statement)
 

@@ -4,12 +4,13 @@ Rows of the cases here: D01.
 """
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import psycopg2
 import pytest
 
-from support.servers import pg_bin
+from support.servers import clean_environment, pg_bin, umavez_bin
 from support import procs
 from conftest import digest
 
@@ -197,3 +198,15 @@ def test_schema_is_the_reviewed_one(db):
     if major != 15:
         pytest.skip("the snapshot is written on PostgreSQL 15; other versions print some definitions otherwise")
     assert snapshot(db) == SNAPSHOT.read_text(), "the schema differs from tests/sql/schema.snapshot: see this test's first line"
+
+
+DIGESTS = procs.ROOT / "sql" / "schema.digests"
+
+
+def test_digests_are_the_reviewed_ones(db):
+    """What `umavez doctor` compares a database with. Written as the snapshot is: UMAVEZ_WRITE_SNAPSHOT=1 … -k reviewed"""
+    found = subprocess.run([str(umavez_bin()), "exec", str(procs.ROOT / "tests/support/schema_digests.lua")], check=True, capture_output=True,
+                           text=True, env={**clean_environment(), "DATABASE_URL": db.url("postgres")}).stdout
+    if os.environ.get("UMAVEZ_WRITE_SNAPSHOT") == "1":
+        DIGESTS.write_text(found)
+    assert found == DIGESTS.read_text(), "the schema differs from sql/schema.digests: see this test's first line"

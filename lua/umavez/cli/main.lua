@@ -19,8 +19,9 @@ local settings = require("umavez.cli.settings")
 local M = {}
 
 --- The commands in the order that help shows them.
-M.COMMANDS = { "worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "token", "schedules",
-  "openapi", "check", "describe", "exec", "repl", "demo", "version", "help" }
+M.COMMANDS = { "worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "cancel", "discard",
+  "forget", "queues", "pause", "resume", "schedules", "workers", "audit", "top", "doctor", "token", "openapi", "check",
+  "describe", "exec", "repl", "demo", "version", "help" }
 
 local EXIT_CODES = [[
 exit codes:
@@ -29,7 +30,8 @@ exit codes:
    2  wrong usage
    3  a fault in the configuration or a manifest
    4  the database cannot be reached, is not migrated, or is newer than this program
-   5  `worker` only: its children died again and again]]
+   5  `worker` only: its children died again and again
+   6  `doctor` only: it has found errors (1: warnings)]]
 
 local function epilog(command)
   local lines = { "examples:" }

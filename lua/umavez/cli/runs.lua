@@ -14,7 +14,7 @@ M.examples = {
 }
 M.settings = { "database_url", "connect_timeout" }
 
-M.STATES = { "available", "running", "completed", "failed_permanent" }
+M.STATES = { "available", "running", "completed", "failed_permanent", "discarded" }
 
 function M.configure(parser)
   parser:option("--state", "Only runs in this state: " .. table.concat(M.STATES, ", ") .. ".")
@@ -39,10 +39,14 @@ SELECT run_id::text AS run_id, task, tenant_id::text AS tenant_id, queue, priori
         AND ($3::text IS NULL OR coalesce(tenant_id::text, 'platform') = $3)
       ORDER BY enqueued_at DESC LIMIT $4::bigint)
     UNION ALL
-    (SELECT run_id, task, tenant_id, queue, priority, status, deliveries, replay, enqueued_at, NULL, finished_at,
+    (SELECT run_id, task, tenant_id, queue, priority,
+            CASE WHEN discarded_at IS NULL THEN status ELSE 'discarded' END AS status,
+            deliveries, replay, enqueued_at, NULL, finished_at,
             CASE WHEN status <> 'completed' THEN outcome->>'code' END
        FROM umavez.finished_runs
-      WHERE ($1::text IS NULL OR status = $1) AND ($2::text IS NULL OR task = $2)
+      WHERE ($1::text IS NULL OR status = $1 AND discarded_at IS NULL
+             OR $1 = 'discarded' AND status = 'failed_permanent' AND discarded_at IS NOT NULL)
+        AND ($2::text IS NULL OR task = $2)
         AND ($3::text IS NULL OR coalesce(tenant_id::text, 'platform') = $3)
       ORDER BY enqueued_at DESC LIMIT $4::bigint)) AS both_kinds
  ORDER BY both_kinds.enqueued_at DESC, run_id LIMIT $4::bigint]])

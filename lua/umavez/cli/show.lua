@@ -19,13 +19,15 @@ end
 -- Everything as text: nothing of a jsonb value is changed on its way through Lua.
 local LIVE = [[
 SELECT run_id::text, task, tenant_id::text, queue, priority, state, false AS replay, deliveries, busy, crashes,
-       NULL::int AS attempt, enqueued_at::text, run_at::text, lease_until::text, NULL AS finished_at, worker_id::text,
+       NULL::int AS attempt, NULL AS discarded_at,
+       enqueued_at::text, run_at::text, lease_until::text, NULL AS finished_at, worker_id::text,
        traceparent, NULL AS key_digest, NULL AS outcome, failure::text, args::text
   FROM umavez.runs WHERE run_id = $1::uuid]]
 
 local FINISHED = [[
 SELECT run_id::text, task, tenant_id::text, queue, priority, status AS state, replay, deliveries,
-       NULL::int AS busy, NULL::int AS crashes, attempt, enqueued_at::text, NULL AS run_at, NULL AS lease_until,
+       NULL::int AS busy, NULL::int AS crashes, attempt,
+       discarded_at::text, enqueued_at::text, NULL AS run_at, NULL AS lease_until,
        finished_at::text, worker_id::text, traceparent,
        encode(idempotency_key, 'hex') AS key_digest, outcome::text, failure::text, args::text
   FROM umavez.finished_runs WHERE run_id = $1::uuid ORDER BY finished_at DESC LIMIT 1]]
@@ -70,7 +72,8 @@ local function print_run(run, ledger, with_args)
     { "deliveries", run.deliveries }, { "attempt", run.attempt }, { "busy", run.busy },
     { "crashes", run.crashes and run.crashes > 0 and run.crashes or nil },
     { "enqueued at", run.enqueued_at }, { "due at", run.run_at }, { "leased until", run.lease_until },
-    { "finished at", run.finished_at }, { "worker", run.worker_id }, { "traceparent", run.traceparent },
+    { "finished at", run.finished_at }, { "discarded at", run.discarded_at },
+    { "worker", run.worker_id }, { "traceparent", run.traceparent },
     { "key digest", run.key_digest or "(known when the run has ended)" },
     { "args", with_args and (run.args or "(not kept)") or nil },
     { "outcome", run.outcome }, { "failure", plain_failure(run.failure) },
