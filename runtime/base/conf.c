@@ -24,6 +24,13 @@ static int check_not_empty(const char *text, const char **expected) {
   return text[0] != '\0' ? 0 : -1;
 }
 
+/* Anything else with a scheme libpq would take for a database's name. */
+static int check_database_url(const char *text, const char **expected) {
+  *expected = "postgres://user:password@host:5432/database, or what libpq reads (host=… dbname=…)";
+  if (strncmp(text, "postgres://", 11) == 0 || strncmp(text, "postgresql://", 13) == 0) return 0;
+  return strstr(text, "://") == NULL || strchr(text, '=') != NULL ? 0 : -1;
+}
+
 static int check_valkey_url(const char *text, const char **expected) {
   *expected = "redis://host:port/db, unix:///path, or nothing";
   if (text[0] == '\0') return 0;

@@ -21,7 +21,7 @@
  *   LIST      struct conf_list name;     text: items parted by commas; limit: none
  *   ENUM      int name;                  text and limit: "a|b|c", the value is the index */
 #define CONF_OPTIONS(X) \
-  X(STRING, database_url, "", any, "DATABASE_URL", \
+  X(STRING, database_url, "", database_url, "DATABASE_URL", \
     "PostgreSQL: URL or key=value string; what it leaves open comes from libpq's PG* variables") \
   X(STRING, valkey_url, "", valkey_url, "VALKEY_URL", \
     "Valkey: redis://[:password@]host[:port][/db] or unix:///path[?db=n]; empty: no gate") \

@@ -27,7 +27,19 @@ function M.open(conf)
   end
   cli.fail("database", "cannot connect to the database %s: %s\n%s", shown(conf.database_url),
     tostring(db.message or db.code),
-    "Set DATABASE_URL, or start a private server: eval \"$(umavez dev)\"")
+    conf.database_url == "" and "Set DATABASE_URL, or start a private server: eval \"$(umavez dev)\""
+    or "Is the server running, and are DATABASE_URL's host, port, role and database right?")
+end
+
+--- Say it in words when err is PostgreSQL's refusal of a tenant that is not there; else do nothing.
+-- @param err what a statement raised
+-- @param tenant the tenant that was named, or nil
+-- @tparam table conf the settings
+function M.check_tenant(err, tenant, conf)
+  if type(err) == "table" and err.sqlstate == "23503" and tostring(err.constraint):find("tenant_id_fkey", 1, true) then
+    cli.fail("failed", "there is no tenant %s in %s, the application's table of tenants (setting tenants_table)",
+      tostring(tenant), conf.tenants_table)
+  end
 end
 
 --- Refuse a database that is not migrated, or newer than this program.

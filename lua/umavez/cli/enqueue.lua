@@ -34,28 +34,41 @@ end
 -- SQLSTATEs that say that the caller wrote something wrong.
 local MISTAKES = { ["22"] = true, ["23"] = true, UV = true, P0 = true }
 
-local function enqueue_one(db, args)
-  local ok, row = pcall(db.one, db, [[
-    SELECT umavez.enqueue($1, $2::jsonb, tenant_id => $3::bigint, run_id => $4::uuid, run_at => $5::timestamptz,
-                          queue => $6, priority => $7::int)::text AS run_id]],
-    args.task, args.args or "{}", args.tenant, args.run_id, args.at, args.queue, args.priority)
+-- What a worker has registered knows the task's queue better than a manifest here, which knows it better than nobody.
+local ENQUEUE = [[
+  SELECT umavez.enqueue($1, $2::jsonb, tenant_id => $3::bigint, run_id => $4::uuid, run_at => $5::timestamptz,
+                        queue => coalesce($6, (SELECT t.queue FROM umavez.tasks t WHERE t.name = $1), $8),
+                        priority => $7::int)::text AS run_id]]
+
+local function enqueue_one(db, args, conf, task)
+  local ok, row = pcall(db.one, db, ENQUEUE, args.task, args.args or "{}", args.tenant, args.run_id, args.at,
+    args.queue, args.priority, task and task.queue)
   if ok then
     return row.run_id
-  elseif type(row) == "table" and row.sqlstate and MISTAKES[row.sqlstate:sub(1, 2)] then
+  end
+  database.check_tenant(row, args.tenant, conf)
+  if type(row) == "table" and row.sqlstate and MISTAKES[row.sqlstate:sub(1, 2)] then
     cli.fail("failed", "the run was refused: %s", select(2, cli.describe(row)))
   end
   error(row, 0)
 end
 
--- Any name may be enqueued, since its worker may come later; but say so when workers have registered others only.
-local function note_unknown(db, tasks)
-  local known, names = {}, {}
+-- Any name may be enqueued, since its worker may come later; but say so when others are known only.
+local function note_unknown(db, tasks, declared)
+  local registered, names = {}, {}
   for i, row in ipairs(db:query("SELECT name FROM umavez.tasks")) do
-    known[row.name], names[i] = true, row.name
+    registered[row.name], names[i] = true, row.name
   end
-  for task in pairs(next(known) and tasks or {}) do
-    if not known[task] then
-      cli.note("no worker has registered the task %s so far%s", task, cli.did_you_mean(task, names))
+  for name in pairs(declared) do
+    if not registered[name] then
+      names[#names + 1] = name
+    end
+  end
+  for task in pairs(#names > 0 and tasks or {}) do
+    if not registered[task] and (next(registered) or not declared[task]) then
+      cli.note("no worker has registered the task %s so far%s%s", task,
+        declared[task] and "" or ", and no manifest here declares it",
+        declared[task] and "" or cli.did_you_mean(task, names))
     end
   end
 end
@@ -87,11 +100,18 @@ local function check(args)
 end
 
 -- Only as far as manifests are here: who enqueues need not have the tasks.
-local function check_declared(args, declared)
-  if not declared[args.task] then
+local function check_declared(args, task)
+  if not task then
+    return
+  elseif task.owner == "tenant" and not args.tenant then
+    cli.fail("usage", "%s is a task of tenants: say whose run it is, --tenant ID", args.task)
+  elseif task.owner == "platform" and args.tenant then
+    cli.fail("usage", "%s is a task of the platform: leave --tenant out", args.task)
+  end
+  if not task.args then
     return
   end
-  local fault, why = args_of.fault(declared[args.task], require("umavez.json").decode(args.args or "{}"))
+  local fault, why = args_of.fault(task.args, require("umavez.json").decode(args.args or "{}"))
   if fault then
     cli.fail("failed", "the manifest of %s does not take these args: %s", args.task, why)
   end
@@ -100,15 +120,15 @@ end
 function M.run(args)
   check(args)
   local conf = settings.load(args)
-  local declared = tasks_of.declared_args(conf)
-  local lines = args.file and bulk.read(args.file, declared)
+  local declared = tasks_of.declared(conf)
+  local lines = args.file and bulk.read(args.file, tasks_of.args_of(declared))
   if not lines then
-    check_declared(args, declared)
+    check_declared(args, declared[args.task])
   end
   local db = database.open_migrated(conf)
   if not lines then
-    local run_id = enqueue_one(db, args)
-    note_unknown(db, { [args.task] = true })
+    local run_id = enqueue_one(db, args, conf, declared[args.task])
+    note_unknown(db, { [args.task] = true }, declared)
     if args.json then
       cli.print_json { run_id = run_id }
     else
@@ -117,7 +137,7 @@ function M.run(args)
     return
   end
   local new = bulk.enqueue(db, lines)
-  note_unknown(db, lines.tasks)
+  note_unknown(db, lines.tasks, declared)
   if args.json then
     cli.print_json { lines = #lines, enqueued = new, known = #lines - new }
   else

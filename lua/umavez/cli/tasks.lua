@@ -17,15 +17,20 @@ function M.load(conf)
   return manifest.load(conf.tasks_dir)
 end
 
---- What the manifests declare of their tasks' args, where there are manifests: enqueueing works without them, too.
+--- The tasks of the manifests, where there are manifests: enqueueing works without them, too.
 -- @tparam table conf the settings
+-- @treturn table the tasks by name, without their handlers
+function M.declared(conf)
+  return sys.exists(conf.tasks_dir) == "directory" and (manifest.load(conf.tasks_dir, { handlers = false })) or {}
+end
+
+--- What those declare of their args.
+-- @tparam table declared what declared() gave
 -- @treturn table declared args by task
-function M.declared_args(conf)
+function M.args_of(declared)
   local out = {}
-  if sys.exists(conf.tasks_dir) == "directory" then
-    for name, task in pairs((manifest.load(conf.tasks_dir, { handlers = false }))) do
-      out[name] = task.args
-    end
+  for name, task in pairs(declared) do
+    out[name] = task.args
   end
   return out
 end

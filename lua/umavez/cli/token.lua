@@ -39,15 +39,22 @@ local function new_token()
   end)
 end
 
-local function create(db, args)
-  if (args.tenant == nil) == (args.platform == nil) then
+local function create(db, args, conf)
+  if args.tenant and args.platform then
+    cli.fail("usage", "a token is a tenant's or the platform's: --tenant N or --platform, not both")
+  elseif not args.tenant and not args.platform then
     cli.fail("usage", "say whose token it is: --tenant N, or --platform")
   elseif #args.scope == 0 then
     cli.fail("usage", "say what it may do: --scope TASK (again for more), or --scope '*'")
   end
   local token = new_token()
-  local row = db:one("SELECT umavez.token_create(decode($1, 'hex'), $2, $3::bigint, $4::text[], $5::timestamptz) AS id",
+  local ok, row = pcall(db.one, db,
+    "SELECT umavez.token_create(decode($1, 'hex'), $2, $3::bigint, $4::text[], $5::timestamptz) AS id",
     sys.sha256_hex(token), args.name, args.tenant, pg.array(args.scope), args.expires)
+  if not ok then
+    database.check_tenant(row, args.tenant, conf)
+    error(row, 0)
+  end
   if args.json then
     cli.print_json { id = row.id, token = token }
   else
@@ -93,9 +100,10 @@ local function revoke(db, args)
 end
 
 function M.run(args)
-  local db = database.open_migrated(settings.load(args))
+  local conf = settings.load(args)
+  local db = database.open_migrated(conf)
   local actions = { create = create, list = list, revoke = revoke }
-  actions[args.action](db, args)
+  actions[args.action](db, args, conf)
   db:close()
 end
 

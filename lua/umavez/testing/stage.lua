@@ -6,6 +6,8 @@
 -- modules that they call.
 -- @module umavez.testing.stage
 
+local ffi = require("ffi")
+
 local c = require("umavez.c.worker")
 local cli = require("umavez.cli")
 local conf = require("umavez.conf")
@@ -17,7 +19,13 @@ local openapi = require("umavez.openapi")
 local pg = require("umavez.pg")
 local shell = require("umavez.shell")
 local sys = require("umavez.sys")
+local version = require("umavez.version")
 local vm = require("umavez.vm")
+
+ffi.cdef([[
+int dup(int fd);
+long write(int fd, const void *data, unsigned long size);
+]])
 
 local M = {}
 
@@ -70,13 +78,31 @@ local function be_quick(url)
   db:close()
 end
 
--- The log takes standard error (runtime/proc/logfile.h): what busted and specs write there goes on to where it went.
+-- The log takes descriptor 2 (runtime/proc/logfile.h): what busted and specs write to standard error goes on to where
+-- it went, through a duplicate. (To open /dev/fd/2 anew would be another file position, and is not always allowed.)
 local function keep_stderr()
-  local file = io.open("/dev/fd/2", "a")
-  if file then
-    file:setvbuf("no")
-    io.stderr = file -- luacheck: ignore 122
+  local fd = ffi.C.dup(2)
+  if fd < 0 then
+    return
   end
+  local stderr = {}
+  function stderr:write(...)
+    local text = table.concat({ ... })
+    local at = 0
+    while at < #text do
+      local n = tonumber(ffi.C.write(fd, ffi.cast("const char *", text) + at, #text - at))
+      if n <= 0 then
+        return nil, "standard error cannot be written to"
+      end
+      at = at + n
+    end
+    return self
+  end
+  function stderr.flush()
+    return true
+  end
+  stderr.setvbuf = stderr.flush
+  io.stderr = stderr -- luacheck: ignore 122
 end
 
 --- The settings of a worker on the stage's database.
@@ -114,7 +140,7 @@ local function start_worker(stage)
   c.log_to(settings.handle)
   stage.settings = settings -- the worker borrows it
   manifest.register(M.keep_history(stage.tasks))
-  stage.box = c.start(settings.handle, json.encode(openapi.describe(stage.tasks)))
+  stage.box = c.start(settings.handle, json.encode(openapi.describe(stage.tasks)), version)
 end
 
 -- The database knows the queues of the tasks when the worker has told it: then enqueue() can be used.
