@@ -201,6 +201,8 @@ local handles = setmetatable({}, { __mode = "k" })
 -- @tfield number|nil priority 1 first … 4
 -- @tfield any tenant_id `umavez.null`: none. Default: a tenant's task goes to the run's tenant, a platform task to none
 
+local ENQUEUE_OPTIONS = { run_id = true, after = true, run_at = true, queue = true, priority = true, tenant_id = true }
+
 --- Enqueue a run, in this run's transaction.
 -- @function ctx:enqueue
 -- @tparam string task
@@ -210,6 +212,12 @@ local handles = setmetatable({}, { __mode = "k" })
 -- @yields
 function Ctx:enqueue(task, args, options)
   options = options or {}
+  for name in pairs(options) do
+    if not ENQUEUE_OPTIONS[name] then
+      raise("parameter", ("ctx:enqueue: unknown option \"%s\"; there are after, priority, queue, run_at, run_id, "
+        .. "tenant_id"):format(tostring(name)))
+    end
+  end
   local tenant = options.tenant_id
   if tenant == nil then
     local known = tasks[task]

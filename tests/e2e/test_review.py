@@ -129,3 +129,11 @@ def test_F03_a_restart_charges_nobody_not_even_a_last_attempt(own_lab, waits):
     lab.env.pg.start()
     end = lab.done(run, 90)
     assert (end.status, end.outcome, lab.effects()) == ("completed", {"n": 2}, 1)
+
+
+def test_an_option_of_enqueue_that_is_none(lab):
+    """`delay` for `after` was passed over: the child was due at once."""
+    lab.worker()
+    end = lab.done(lab.enqueue(TENANT.task("once"), {"e1": "E1", "lua": "start() ctx:enqueue('e2.t_run', {}, { delay = '5m' }) return {}"}))
+    assert (end.status, end.outcome["code"], lab.value("SELECT count(*) FROM umavez.runs")) == ("failed_permanent", "error", 0)
+    assert 'unknown option "delay"' in end.outcome["message"]
