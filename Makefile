@@ -110,13 +110,36 @@ bench-door:  ## the HTTP door under 3000 connections; figures for docs/http.md w
 bench-smoke:  ## the benchmark, tiny: crashes and correctness only
 	$(Q)$(MAKE) all && tests/bench/run --smoke
 
+# Where `install` puts things: the program finds share/umavez/lua beside its own bin/ (runtime/proc/main.c).
+SHARE = $(DESTDIR)$(PREFIX)/share/umavez
+DOC   = $(DESTDIR)$(PREFIX)/share/doc/umavez
+MAN   = $(DESTDIR)$(PREFIX)/share/man/man1
+UNIT_DIR ?= $(PREFIX)/lib/systemd/system
+DATA  = find lua sql tasks examples -type f \( -name '*.lua' -o -name '*.sql' -o -name '*.jsonl' \)
+
+$(MAINOBJ): CPPFLAGS += -DUMAVEZ_PREFIX='"$(PREFIX)"'
+
+$(BUILD)/umavez.1: $(BUILD)/umavez contrib/man.lua $(wildcard lua/umavez/*.lua lua/umavez/cli/*.lua)
+	$(Q)$(BUILD)/umavez exec contrib/man.lua >$@.$$$$ && mv $@.$$$$ $@
+
+.PHONY: man
+man: $(BUILD)/umavez.1  ## the manual page, build/umavez.1
+
 .PHONY: install
-install: all  ## install program, Lua library, SQL and example tasks under PREFIX
-	install -D -m 755 $(BUILD)/umavez $(DESTDIR)$(PREFIX)/bin/umavez
-	install -D -m 644 contrib/umavez.service $(DESTDIR)$(PREFIX)/share/umavez/contrib/umavez.service
-	install -m 644 contrib/grafana-dashboard.json contrib/alerts.yml $(DESTDIR)$(PREFIX)/share/umavez/contrib/
-	for d in lua sql tasks; do (find $$d -type f \( -name '*.lua' -o -name '*.sql' \)) | while read -r f; do \
-	  install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/umavez/$$f; done; done
+install: all man  ## install below PREFIX (DESTDIR is put before it): program, library, SQL, tasks, docs, manual page, systemd unit
+	$(Q)install -D -m 755 $(BUILD)/umavez $(DESTDIR)$(PREFIX)/bin/umavez
+	$(Q)$(DATA) | while read -r f; do install -D -m 644 $$f $(SHARE)/$$f || exit 1; done
+	$(Q)install -D -m 644 -t $(SHARE)/contrib contrib/grafana-dashboard.json contrib/alerts.yml
+	$(Q)install -D -m 644 -t $(DOC) docs/*.md README.md CHANGELOG.md LICENSE
+	$(Q)install -D -m 644 -t $(MAN) $(BUILD)/umavez.1
+	$(Q)install -d $(DESTDIR)$(UNIT_DIR)
+	$(Q)sed 's|/usr/local/bin/|$(PREFIX)/bin/|' contrib/umavez.service >$(DESTDIR)$(UNIT_DIR)/umavez.service
+	$(Q)chmod 644 $(DESTDIR)$(UNIT_DIR)/umavez.service
+
+.PHONY: uninstall
+uninstall:  ## remove what `install` with the same PREFIX has put there; settings and tasks of yours are left alone
+	$(Q)rm -f $(DESTDIR)$(PREFIX)/bin/umavez $(MAN)/umavez.1 $(DESTDIR)$(UNIT_DIR)/umavez.service
+	$(Q)rm -rf $(SHARE) $(DOC)
 
 .PHONY: clean
 clean:  ## remove what was built
