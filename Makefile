@@ -141,6 +141,22 @@ uninstall:  ## remove what `install` with the same PREFIX has put there; setting
 	$(Q)rm -f $(DESTDIR)$(PREFIX)/bin/umavez $(MAN)/umavez.1 $(DESTDIR)$(UNIT_DIR)/umavez.service
 	$(Q)rm -rf $(SHARE) $(DOC)
 
+# What a package is made of: the program's sources and data, without tests and tools.
+PACKED = Makefile LICENSE README.md CHANGELOG.md contrib docs examples lua runtime sql tasks
+
+PACKAGES ?= $(BUILD)/deb
+# What this make was called with is not for the package's own.
+FRESH = $(foreach name,MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL BUILD PREFIX DESTDIR PACKAGES CC SAN COV FAILPOINTS WERROR,-u $(name))
+
+.PHONY: deb
+deb:  ## build build/deb/umavez_*.deb (needs dpkg-dev and debhelper, see docs/install.md); lintian looks at it, where it is
+	$(Q)command -v dh >/dev/null && command -v dpkg-buildpackage >/dev/null || \
+	  { echo "make deb: debhelper and dpkg-dev are not installed: apt-get install debhelper dpkg-dev" >&2; exit 1; }
+	$(Q)rm -rf $(PACKAGES)/umavez $(PACKAGES)/umavez[-_]* && mkdir -p $(PACKAGES)/umavez
+	$(Q)tar -c $(PACKED) | tar -x -C $(PACKAGES)/umavez && mv $(PACKAGES)/umavez/contrib/debian $(PACKAGES)/umavez/debian
+	$(Q)cd $(PACKAGES)/umavez && env $(FRESH) dpkg-buildpackage -b -us -uc
+	$(Q)if command -v lintian >/dev/null; then lintian --fail-on error,warning $(PACKAGES)/umavez_*.changes; fi
+
 .PHONY: clean
 clean:  ## remove what was built
 	rm -rf $(BUILD)
@@ -149,4 +165,4 @@ clean:  ## remove what was built
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -path $(BUILD)/deb -prune -o -name '*.d' -print 2>/dev/null)
