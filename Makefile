@@ -157,6 +157,29 @@ deb:  ## build build/deb/umavez_*.deb (needs dpkg-dev and debhelper, see docs/in
 	$(Q)cd $(PACKAGES)/umavez && env $(FRESH) dpkg-buildpackage -b -us -uc
 	$(Q)if command -v lintian >/dev/null; then lintian --fail-on error,warning $(PACKAGES)/umavez_*.changes; fi
 
+# `luarocks make` calls these two. A rock's bin/ is copied away from the rest of it, so the program stays in the rock's own folder
+# with its data, and a launcher goes to bin/, which also lets it find the rocks of the same tree.
+.PHONY: rock
+rock:
+	$(Q)if { printf '#include <%s>\n' lua.h libpq-fe.h ev.h hiredis/hiredis.h microhttpd.h openssl/evp.h; \
+	  echo 'int main(void) { return 0; }'; } | $(CC) $(CPPFLAGS) -x c - -o $${TMPDIR:-/tmp}/umavez-probe.$$$$ $(LDLIBS); then \
+	  rm -f $${TMPDIR:-/tmp}/umavez-probe.$$$$; $(MAKE) all; \
+	else rm -f $(BUILD)/umavez; \
+	  echo "umavez: libraries of the program are missing (see README.md): only the Lua library is installed" >&2; fi
+
+ROCK_TREE = $(abspath $(PREFIX)/../../../../..)
+
+.PHONY: install-rock
+install-rock:
+	$(Q)cd lua && find umavez -name '*.lua' | while read -r f; do install -D -m 644 $$f $(LUADIR)/$$f || exit 1; done
+	$(Q)if [ -x $(BUILD)/umavez ]; then \
+	  install -D -m 755 $(BUILD)/umavez $(PREFIX)/program/bin/umavez && \
+	  $(DATA) | while read -r f; do install -D -m 644 $$f $(PREFIX)/program/share/umavez/$$f || exit 1; done && \
+	  install -d $(BINDIR) && printf '%s\n' '#!/bin/sh' \
+	    'export LUA_PATH="$(ROCK_TREE)/share/lua/5.1/?.lua;$(ROCK_TREE)/share/lua/5.1/?/init.lua;$${LUA_PATH-;}"' \
+	    'export LUA_CPATH="$(ROCK_TREE)/lib/lua/5.1/?.so;$${LUA_CPATH-;}"' \
+	    'exec "$(PREFIX)/program/bin/umavez" "$$@"' >$(BINDIR)/umavez && chmod 755 $(BINDIR)/umavez; fi
+
 .PHONY: clean
 clean:  ## remove what was built
 	rm -rf $(BUILD)

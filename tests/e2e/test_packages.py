@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.procs import ROOT
-from support.servers import clean_environment
+from support.servers import clean_environment, umavez_bin
 
 
 def run(*argv, **options):
@@ -37,3 +37,40 @@ def test_the_debian_package(tmp_path):
     assert "ExecStart=/usr/bin/umavez worker\n" in text and "User=umavez\n" in text and "DynamicUser" not in text
     assert (root / "usr/lib/sysusers.d/umavez.conf").read_text().startswith("u umavez ")
     assert list(root.rglob("umavez.1.gz")) and os.access(control / "postinst", os.X_OK)
+
+
+needs_luarocks = pytest.mark.skipif(not shutil.which("luarocks"), reason="luarocks is not installed")
+
+
+def rock(tree, **env):
+    """`luarocks make` into a tree of the test's own; lua-argparse is Debian's, not a rock. Gives what it said."""
+    done = subprocess.run(["luarocks", "--lua-version=5.1", f"--tree={tree}", "make", "--deps-mode=none"], cwd=ROOT, capture_output=True, text=True,
+                          env={**clean_environment(), "MAKEFLAGS": "", "HOME": str(tree), **env}, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@needs_luarocks
+def test_the_rock_has_library_and_program(tmp_path):
+    tree, elsewhere = tmp_path / "tree", tmp_path / "elsewhere"
+    tree.mkdir(), elsewhere.mkdir()
+    rock(tree, BUILD=str(Path(umavez_bin()).parent))
+    library = {str(path.relative_to(ROOT / "lua")) for path in (ROOT / "lua").rglob("*.lua")}
+    assert library <= {str(path.relative_to(tree / "share/lua/5.1")) for path in (tree / "share/lua/5.1").rglob("*.lua")}
+    umavez = tree / "bin/umavez"
+    assert run(umavez, "version", cwd=elsewhere).startswith("umavez ")
+    (tree / "share/lua/5.1/a_rock.lua").write_text("return 'a rock of the same tree'")
+    (elsewhere / "script.lua").write_text("print(require('a_rock')) print(package.searchpath('umavez.migrate', package.path)) print(arg[1])")
+    said = run(umavez, "exec", "script.lua", "two words", cwd=elsewhere).splitlines()
+    assert said[0] == "a rock of the same tree" and said[1].startswith(f"{tree}/lib/luarocks/") and said[2] == "two words"
+    shutil.copytree(ROOT / "tasks/webhooks", elsewhere / "tasks/webhooks")
+    assert "2 tasks, 0 faults" in run(umavez, "check", cwd=elsewhere)
+
+
+@needs_luarocks
+def test_the_rock_without_the_programs_libraries_has_the_lua_library(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    said = rock(tree, BUILD=str(tmp_path / "build"), CPPFLAGS="-nostdinc")      # a compiler that finds no header
+    assert "only the Lua library is installed" in said
+    assert (tree / "share/lua/5.1/umavez/manifest.lua").exists() and not (tree / "bin/umavez").exists()
