@@ -74,3 +74,23 @@ def test_the_rock_without_the_programs_libraries_has_the_lua_library(tmp_path):
     said = rock(tree, BUILD=str(tmp_path / "build"), CPPFLAGS="-nostdinc")      # a compiler that finds no header
     assert "only the Lua library is installed" in said
     assert (tree / "share/lua/5.1/umavez/manifest.lua").exists() and not (tree / "bin/umavez").exists()
+
+
+def test_the_composition_names_what_there_is():
+    yaml = pytest.importorskip("yaml", reason="python3-yaml is not installed")
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert set(services) == {"postgres", "valkey", "migrate", "worker"}
+    commands = run(umavez_bin(), "help")
+    for name in ("migrate", "worker"):
+        service = services[name]
+        assert f"\n   {service['command'][0]} " in commands
+        assert set(service["depends_on"]) < set(services)
+        known = set(re.findall(r"^\| `\w+` \|.*?\| `([A-Z_]+)` \|", (ROOT / "docs/configuration.md").read_text(), re.M))
+        assert set(service["environment"]) <= known, "variables of settings"
+        for volume in service["volumes"]:
+            assert (ROOT / volume.split(":")[0]).is_dir(), volume
+    assert services["worker"]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+    image = (ROOT / "Dockerfile").read_text()
+    for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", image, re.M):
+        assert all((ROOT / source).exists() for source in sources.split()), sources
+    assert f"WORKDIR {os.path.dirname(services['worker']['volumes'][0].split(':')[1].rsplit('/', 1)[0])}\n" in image
