@@ -110,13 +110,75 @@ bench-door:  ## the HTTP door under 3000 connections; figures for docs/http.md w
 bench-smoke:  ## the benchmark, tiny: crashes and correctness only
 	$(Q)$(MAKE) all && tests/bench/run --smoke
 
+# Where `install` puts things: the program finds share/umavez/lua beside its own bin/ (runtime/proc/main.c).
+SHARE = $(DESTDIR)$(PREFIX)/share/umavez
+DOC   = $(DESTDIR)$(PREFIX)/share/doc/umavez
+MAN   = $(DESTDIR)$(PREFIX)/share/man/man1
+UNIT_DIR ?= $(PREFIX)/lib/systemd/system
+DATA  = find lua sql tasks examples -type f \( -name '*.lua' -o -name '*.sql' -o -name '*.jsonl' \)
+
+$(MAINOBJ): CPPFLAGS += -DUMAVEZ_PREFIX='"$(PREFIX)"'
+
+$(BUILD)/umavez.1: $(BUILD)/umavez contrib/man.lua $(wildcard lua/umavez/*.lua lua/umavez/cli/*.lua)
+	$(Q)$(BUILD)/umavez exec contrib/man.lua >$@.$$$$ && mv $@.$$$$ $@
+
+.PHONY: man
+man: $(BUILD)/umavez.1  ## the manual page, build/umavez.1
+
 .PHONY: install
-install: all  ## install program, Lua library, SQL and example tasks under PREFIX
-	install -D -m 755 $(BUILD)/umavez $(DESTDIR)$(PREFIX)/bin/umavez
-	install -D -m 644 contrib/umavez.service $(DESTDIR)$(PREFIX)/share/umavez/contrib/umavez.service
-	install -m 644 contrib/grafana-dashboard.json contrib/alerts.yml $(DESTDIR)$(PREFIX)/share/umavez/contrib/
-	for d in lua sql tasks; do (find $$d -type f \( -name '*.lua' -o -name '*.sql' \)) | while read -r f; do \
-	  install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/umavez/$$f; done; done
+install: all man  ## install below PREFIX (DESTDIR is put before it): program, library, SQL, tasks, docs, manual page, systemd unit
+	$(Q)install -D -m 755 $(BUILD)/umavez $(DESTDIR)$(PREFIX)/bin/umavez
+	$(Q)$(DATA) | while read -r f; do install -D -m 644 $$f $(SHARE)/$$f || exit 1; done
+	$(Q)install -D -m 644 -t $(SHARE)/contrib contrib/grafana-dashboard.json contrib/alerts.yml
+	$(Q)install -D -m 644 -t $(DOC) docs/*.md README.md CHANGELOG.md LICENSE
+	$(Q)install -D -m 644 -t $(MAN) $(BUILD)/umavez.1
+	$(Q)install -d $(DESTDIR)$(UNIT_DIR)
+	$(Q)sed 's|/usr/local/bin/|$(PREFIX)/bin/|' contrib/umavez.service >$(DESTDIR)$(UNIT_DIR)/umavez.service
+	$(Q)chmod 644 $(DESTDIR)$(UNIT_DIR)/umavez.service
+
+.PHONY: uninstall
+uninstall:  ## remove what `install` with the same PREFIX has put there; settings and tasks of yours are left alone
+	$(Q)rm -f $(DESTDIR)$(PREFIX)/bin/umavez $(MAN)/umavez.1 $(DESTDIR)$(UNIT_DIR)/umavez.service
+	$(Q)rm -rf $(SHARE) $(DOC)
+
+# What a package is made of: the program's sources and data, without tests and tools.
+PACKED = Makefile LICENSE README.md CHANGELOG.md contrib docs examples lua runtime sql tasks
+
+PACKAGES ?= $(BUILD)/deb
+# What this make was called with is not for the package's own.
+FRESH = $(foreach name,MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL BUILD PREFIX DESTDIR PACKAGES CC SAN COV FAILPOINTS WERROR,-u $(name))
+
+.PHONY: deb
+deb:  ## build build/deb/umavez_*.deb (needs dpkg-dev and debhelper, see docs/install.md); lintian looks at it, where it is
+	$(Q)command -v dh >/dev/null && command -v dpkg-buildpackage >/dev/null || \
+	  { echo "make deb: debhelper and dpkg-dev are not installed: apt-get install debhelper dpkg-dev" >&2; exit 1; }
+	$(Q)rm -rf $(PACKAGES)/umavez $(PACKAGES)/umavez[-_]* && mkdir -p $(PACKAGES)/umavez
+	$(Q)tar -c $(PACKED) | tar -x -C $(PACKAGES)/umavez && mv $(PACKAGES)/umavez/contrib/debian $(PACKAGES)/umavez/debian
+	$(Q)cd $(PACKAGES)/umavez && env $(FRESH) dpkg-buildpackage -b -us -uc
+	$(Q)if command -v lintian >/dev/null; then lintian --fail-on error,warning $(PACKAGES)/umavez_*.changes; fi
+
+# `luarocks make` calls these two. A rock's bin/ is copied away from the rest of it, so the program stays in the rock's own folder
+# with its data, and a launcher goes to bin/, which also lets it find the rocks of the same tree.
+.PHONY: rock
+rock:
+	$(Q)if { printf '#include <%s>\n' lua.h libpq-fe.h ev.h hiredis/hiredis.h microhttpd.h openssl/evp.h; \
+	  echo 'int main(void) { return 0; }'; } | $(CC) $(CPPFLAGS) -x c - -o $${TMPDIR:-/tmp}/umavez-probe.$$$$ $(LDLIBS); then \
+	  rm -f $${TMPDIR:-/tmp}/umavez-probe.$$$$; $(MAKE) all; \
+	else rm -f $(BUILD)/umavez; \
+	  echo "umavez: libraries of the program are missing (see README.md): only the Lua library is installed" >&2; fi
+
+ROCK_TREE = $(abspath $(PREFIX)/../../../../..)
+
+.PHONY: install-rock
+install-rock:
+	$(Q)cd lua && find umavez -name '*.lua' | while read -r f; do install -D -m 644 $$f $(LUADIR)/$$f || exit 1; done
+	$(Q)if [ -x $(BUILD)/umavez ]; then \
+	  install -D -m 755 $(BUILD)/umavez $(PREFIX)/program/bin/umavez && \
+	  $(DATA) | while read -r f; do install -D -m 644 $$f $(PREFIX)/program/share/umavez/$$f || exit 1; done && \
+	  install -d $(BINDIR) && printf '%s\n' '#!/bin/sh' \
+	    'export LUA_PATH="$(ROCK_TREE)/share/lua/5.1/?.lua;$(ROCK_TREE)/share/lua/5.1/?/init.lua;$${LUA_PATH-;}"' \
+	    'export LUA_CPATH="$(ROCK_TREE)/lib/lua/5.1/?.so;$${LUA_CPATH-;}"' \
+	    'exec "$(PREFIX)/program/bin/umavez" "$$@"' >$(BINDIR)/umavez && chmod 755 $(BINDIR)/umavez; fi
 
 .PHONY: clean
 clean:  ## remove what was built
@@ -126,4 +188,4 @@ clean:  ## remove what was built
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -path $(BUILD)/deb -prune -o -name '*.d' -print 2>/dev/null)
