@@ -30,7 +30,7 @@ function M.describe(err)
   if err.detail and err.detail ~= "" then
     message = message .. "\n" .. tostring(err.detail)
   end
-  return err.exit or M.EXIT.failed, message
+  return err.exit or err.code == "bad_option" and M.EXIT.config or M.EXIT.failed, message
 end
 
 --- @treturn boolean whether the list holds the value

@@ -30,17 +30,20 @@ static void find_text(const struct run *r, const char *path, struct buf *out) {
 }
 
 /* Code and message only: whatever else the detail holds is the application's, and may be secret. PostgreSQL's messages
- * quote values, so of those only the sqlstate is told; `umavez show` has the rest. */
+ * quote values, so of those only the sqlstate is told (`umavez show` has the rest), except of class 42: what they name
+ * stands in the statement or the schema. */
 static void log_failure(const struct run *r, const char *what) {
   struct buf code, message, sqlstate;
+  bool told;
 
   find_text(r, "code", &code);
   find_text(r, "message", &message);
   find_text(r, "sqlstate", &sqlstate);
+  told = sqlstate.len == 0 || strncmp(buf_cstr(&sqlstate), "42", 2) == 0;
   log_kv(LOG_WARN_, what, "run_id", r->run_id, "task", r->task_name, "tenant",
          r->has_tenant ? log_i64(r->tenant_id) : NULL, "attempt", log_i64(r->attempt), "deliveries",
          log_i64(r->deliveries), "code", buf_cstr(&code), "sqlstate", sqlstate.len ? buf_cstr(&sqlstate) : NULL,
-         "message", sqlstate.len ? NULL : buf_cstr(&message), "next_ms", r->permanent ? NULL : log_i64(r->delay_ms),
+         "message", told ? buf_cstr(&message) : NULL, "next_ms", r->permanent ? NULL : log_i64(r->delay_ms),
          NULL);
   buf_fini(&code);
   buf_fini(&message);

@@ -407,14 +407,14 @@ static void make_beat(struct worker *w, const char *version) {
   free(queues.name);
 }
 
-static char *read_file(const char *path, struct err *e) {
+static char *read_file(const char *setting, const char *path, struct err *e) {
   struct buf b = BUF_INIT;
   char chunk[4096];
   size_t n;
   FILE *f = fopen(path, "re");
 
   if (!f) {
-    err_set(e, ERR_INPUT, "bad_option", "cannot read %s: %s", path, strerror(errno));
+    err_set(e, ERR_INPUT, "bad_option", "%s: cannot read %s: %s", setting, path, strerror(errno));
     return NULL;
   }
   while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
@@ -440,8 +440,10 @@ static int make_door(struct worker *w, const char *openapi, const char *version,
 
   if (w->slot ? child_listen_fd() < 0 : !c->http_listen[0]) return 0; /* a supervisor has opened its own, or none */
   if (!c->http_tls_cert[0] != !c->http_tls_key[0])
-    return err_set(e, ERR_INPUT, "bad_option", "http_tls_cert and http_tls_key go together");
-  if (c->http_tls_cert[0] && (!(cert = read_file(c->http_tls_cert, e)) || !(key = read_file(c->http_tls_key, e)))) {
+    return err_set(e, ERR_INPUT, "bad_option", "http_tls_cert and http_tls_key go together: %s is not set",
+                   c->http_tls_cert[0] ? "http_tls_key" : "http_tls_cert");
+  if (c->http_tls_cert[0] && (!(cert = read_file("http_tls_cert", c->http_tls_cert, e)) ||
+                              !(key = read_file("http_tls_key", c->http_tls_key, e)))) {
     free(cert);
     return -1;
   }

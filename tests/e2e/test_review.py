@@ -1,12 +1,13 @@
 """What a review has found, one test a fault."""
 import signal
+import subprocess
 import time
 
 import pytest
 
 from lab import OWNERS, SLACK, TASKS, TENANT, Lab, digest, fingerprint
 from support.proxy import PgProxy
-from support.servers import umavez_bin
+from support.servers import clean_environment, umavez_bin
 
 
 @OWNERS
@@ -137,3 +138,12 @@ def test_an_option_of_enqueue_that_is_none(lab):
     end = lab.done(lab.enqueue(TENANT.task("once"), {"e1": "E1", "lua": "start() ctx:enqueue('e2.t_run', {}, { delay = '5m' }) return {}"}))
     assert (end.status, end.outcome["code"], lab.value("SELECT count(*) FROM umavez.runs")) == ("failed_permanent", "error", 0)
     assert 'unknown option "delay"' in end.outcome["message"]
+
+
+@pytest.mark.parametrize("flags,wanted", [(["--http-tls-cert", "/nope"], "http_tls_key is not set"),
+                                          (["--http-tls-cert", "/nope", "--http-tls-key", "/nope"], "http_tls_cert: cannot read /nope")], ids=["one", "unreadable"])
+def test_a_fault_of_the_tls_settings_is_a_fault_of_the_settings(lab, flags, wanted):
+    """It ended with 1, which a service manager answers with another start, and named no setting."""
+    done = subprocess.run([str(umavez_bin()), "worker", "--http", "127.0.0.1:0", "--tasks-dir", str(lab.env.tasks.dir), *flags], capture_output=True, text=True,
+                          timeout=60, env={**clean_environment(), "DATABASE_URL": lab.env.db.url()})
+    assert done.returncode == 3 and wanted in done.stdout + done.stderr, done
