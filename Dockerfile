@@ -10,7 +10,7 @@ FROM debian:${DEBIAN}-slim AS build
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update && apt-get install -y --no-install-recommends \
     gcc libc6-dev make pkgconf libluajit-5.1-dev libpq-dev libhiredis-dev libev-dev libmicrohttpd-dev libssl-dev lua-argparse \
-    debhelper dpkg-dev
+    build-essential debhelper
 WORKDIR /umavez
 COPY Makefile LICENSE README.md CHANGELOG.md ./
 COPY contrib contrib

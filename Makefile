@@ -149,9 +149,9 @@ PACKAGES ?= $(BUILD)/deb
 FRESH = $(foreach name,MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL BUILD PREFIX DESTDIR PACKAGES CC SAN COV FAILPOINTS WERROR,-u $(name))
 
 .PHONY: deb
-deb:  ## build build/deb/umavez_*.deb (needs dpkg-dev and debhelper, see docs/install.md); lintian looks at it, where it is
+deb:  ## build build/deb/umavez_*.deb (needs build-essential and debhelper, see docs/install.md); lintian looks at it, where it is
 	$(Q)command -v dh >/dev/null && command -v dpkg-buildpackage >/dev/null || \
-	  { echo "make deb: debhelper and dpkg-dev are not installed: apt-get install debhelper dpkg-dev" >&2; exit 1; }
+	  { echo "make deb: debhelper is not installed: apt-get install build-essential debhelper" >&2; exit 1; }
 	$(Q)rm -rf $(PACKAGES)/umavez $(PACKAGES)/umavez[-_]* && mkdir -p $(PACKAGES)/umavez
 	$(Q)tar -c $(PACKED) | tar -x -C $(PACKAGES)/umavez && mv $(PACKAGES)/umavez/contrib/debian $(PACKAGES)/umavez/debian
 	$(Q)cd $(PACKAGES)/umavez && env $(FRESH) dpkg-buildpackage -b -us -uc
