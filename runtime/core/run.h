@@ -167,6 +167,7 @@ struct run {
   bool alone;              /* in this delivery, no batch any more */
   bool leaving;            /* its handler was stopped so that it is done alone */
   bool taints;             /* it has sent what would reach the runs after it in its batch */
+  bool cut_off;            /* its connection ended while its handler ran */
   bool refused;            /* a request whose prepare step has failed for good: recorded when its key is claimed */
   int64_t handler_us;      /* when the claim was sent; then, when the handler was started; then, when its completion was sent */
   int64_t due_us;          /* monotonic: when the queue's run was due; 0: a request, or its code has been started */
@@ -183,7 +184,7 @@ struct run {
   char *outcome;            /* JSON text: what is being recorded */
   char *failure;            /* JSON text with traceback, or NULL */
   int64_t delay_ms;         /* until the next try */
-  int epoch;              /* of the control connection when this run's own was ended by the server */
+  int epoch;              /* of the control connection when the handler started: whether the whole server went away since */
   int resolves;             /* tries in UNKNOWN */
   struct ledger_call *call; /* the ledger operation under way, or NULL */
 };

@@ -424,6 +424,7 @@ void runner_start_handler(struct run *r) {
   r->deadline_ms = loop_now_ms(r->runner->loop) + r->task->timeout_ms;
   run_timer_start(r, r->runner->loop, r->task->timeout_ms, on_timeout);
   r->handler_us = runner_now_us();
+  r->epoch = control_epoch(r->runner->control);
   run_stats_started(r, r->handler_us);
   runner_ops(r)->effect(r);
 }

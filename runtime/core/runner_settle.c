@@ -162,6 +162,14 @@ static void wait_for_retry(struct run *r) {
   if (!r->request) source_due_in(r->runner->source, r->delay_ms);
 }
 
+/* Nothing could be recorded of it. A run whose connection ended is not charged then: the server went away under it. */
+static void leave_unrecorded(struct run *r) {
+  if (r->cut_off)
+    runner_back(r, GIVE_BACK_UNTOUCHED, RUNNER_BUSY_MS);
+  else
+    runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
+}
+
 static void on_lost_recorded(struct run *r, struct ledger_call *call) {
   if (err_is_set(&call->got.err) && trouble_is(&call->got.err)) {
     trouble_tell(r->runner->loop, "failure_not_recorded", &call->got.err);
@@ -171,7 +179,7 @@ static void on_lost_recorded(struct run *r, struct ledger_call *call) {
   if (err_is_set(&call->got.err)) {
     log_kv(LOG_WARN_, "failure_not_recorded", "run_id", r->run_id, "task", r->task_name, "sqlstate", call->got.err.sqlstate,
            "error", call->got.err.message, NULL);
-    runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
+    leave_unrecorded(r);
     return;
   }
   wait_for_retry(r);
@@ -188,8 +196,7 @@ static void record_lost(struct run *r) {
     runner_finish(r, END_RETRY, "request_lost");
     return;
   }
-  if (!ledger_fail_lost(r->runner->control, r, r->runner->worker_id, on_lost_recorded))
-    runner_back(r, GIVE_BACK_COUNTED, r->delay_ms);
+  if (!ledger_fail_lost(r->runner->control, r, r->runner->worker_id, on_lost_recorded)) leave_unrecorded(r);
 }
 
 void runner_lost(struct run *r) {
@@ -245,9 +252,9 @@ static void on_shutdown_judged(void *arg) {
 }
 
 void runner_cut_off(struct run *r) {
+  r->cut_off = true;
   give_connection_back(r, false);
   run_set_state(r, RUN_LOST);
-  r->epoch = control_epoch(r->runner->control);
   run_timer_start(r, r->runner->loop, RUNNER_SHUTDOWN_MS, on_shutdown_judged);
 }
 
