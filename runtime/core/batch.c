@@ -9,7 +9,7 @@
 #include "core/run_stats.h"
 #include "core/runner_internal.h"
 
-#define BATCH_LANES 2          /* connections on which a task's batches run beside each other, when its turns are quick */
+#define BATCH_LANES 4          /* connections on which a task's batches run beside each other, when its turns are quick */
 #define BATCH_TURN_US 500      /* a turn that takes longer waits for the network or the disk: more of them in parallel */
 #define BATCH_FORGETS 64       /* … and how many slow ones in a row it takes to be believed */
 #define BATCH_BUDGET_US 20000  /* no turn begins later than that after the claims; */
