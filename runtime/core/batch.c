@@ -473,11 +473,6 @@ static bool is_tainted(struct batch *b, struct run *r) {
   return true;
 }
 
-void batch_taint(struct run *r) {
-  r->taints = true;
-  r->batch->closing = true;
-}
-
 void batch_handler_done(struct run *r, struct verdict *v) {
   struct batch *b = r->batch;
 

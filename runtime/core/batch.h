@@ -38,8 +38,6 @@ void batch_learn(struct run *r, int64_t handler_us);
 void batch_handler_done(struct run *r, struct verdict *v);
 /* The handler of r was dropped, and its statement has ended: what is to be recorded is in r (or r->draining, r->leaving). */
 void batch_stopped(struct run *r);
-/* r (RUN_HANDLER) is about to send what would reach the runs after it: it is undone when its handler ends, and done alone. */
-void batch_taint(struct run *r);
 /* Drain: nothing more is begun. */
 void batch_hurry(struct run *r);
 /* The connection cannot be used any more. */

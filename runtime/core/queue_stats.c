@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "base/log.h"
 
 /* Texts as PostgreSQL wrote them. */
@@ -26,22 +25,14 @@ struct queue_stats {
   struct list looks;
 };
 
-struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const char *const *queues, int n,
-                                    const char *version) {
+struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const char *queues, const char *version) {
   struct queue_stats *q = xcalloc(1, sizeof *q);
-  struct buf b = BUF_INIT;
 
   q->loop = loop;
   q->control = control;
   q->version = xstrdup(version);
+  q->queues = xstrdup(queues);
   list_init(&q->looks);
-  buf_putc(&b, '[');
-  for (int i = 0; i < n; i++) {
-    if (i) buf_putc(&b, ',');
-    json_write_string_lossy(&b, queues[i], strlen(queues[i]), 1024);
-  }
-  buf_putc(&b, ']');
-  q->queues = buf_take(&b);
   return q;
 }
 

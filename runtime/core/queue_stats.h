@@ -18,10 +18,9 @@ enum { QUEUE_STATS_MS = 5000, QUEUE_STATS_LIMIT = 10000 };
 
 struct queue_stats;
 
-/* queues: those of this worker; others that the manifests of any worker name are told of as well. Copies. version: for
- * umavez_build_info; copies. */
-struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const char *const *queues, int n,
-                                    const char *version);
+/* queues: those of this worker, a JSON array; others that the manifests of any worker name are told of as well. Copies. version:
+ * for umavez_build_info; copies. */
+struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const char *queues, const char *version);
 void queue_stats_free(struct queue_stats *q);
 
 /* Who waits for an answer. The caller keeps it alive until done was called, or queue_stats_cancel. */

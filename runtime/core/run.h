@@ -166,7 +166,7 @@ struct run {
   struct list member;      /* in the batch, or among those that form one */
   bool alone;              /* in this delivery, no batch any more */
   bool leaving;            /* its handler was stopped so that it is done alone */
-  bool taints;             /* it has sent what would reach the runs after it in its batch */
+  bool taints;             /* it sends what would reach the runs after it in its batch: undone when its handler ends, and done alone */
   bool cut_off;            /* its connection ended while its handler ran */
   bool refused;            /* a request whose prepare step has failed for good: recorded when its key is claimed */
   int64_t handler_us;      /* when the claim was sent; then, when the handler was started; then, when its completion was sent */

@@ -524,7 +524,7 @@ int runner_query(struct run *r, const struct pgquery *q, struct err *e) {
 }
 
 void runner_taint(struct run *r) {
-  if (r->batch) batch_taint(r);
+  if (r->batch) r->taints = true;
 }
 
 /* ---- cancel ---- */

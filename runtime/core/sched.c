@@ -189,11 +189,7 @@ void sched_on_taken(void *arg, struct run *r) {
   s->nready++;
   tell_held(s);
   if (s->draining || !s->taking || !s->options.queue) {
-    list_remove(&r->node);
-    list_push_back(&s->started, &r->node);
-    s->nready--;
-    s->nstarted++;
-    if (r->task) r->task->running++;
+    put_among_started(s, r);
     runner_give_back(s->runner, r);
     return;
   }

@@ -35,6 +35,7 @@
 #define REGISTER_AGAIN_MS 1000
 #define RETIRE_MS 5000 /* how long an idle connection is waited for */
 #define RETIRE_LOOK_MS 50
+#define QUEUE_NAME_MAX 1024
 #define ORPHAN_SPARE_S 10 /* beyond drain_timeout, as the supervisor would have given us */
 
 struct worker {
@@ -391,20 +392,19 @@ static void make_source(struct worker *w) {
   free(queues.name);
 }
 
-/* What an operator sees of this worker: umavez.workers. */
-static void make_beat(struct worker *w, const char *version) {
+/* A JSON array; gives. */
+static char *queue_names(const struct conf *conf) {
   struct queues queues;
-  struct buf names = BUF_INIT;
+  struct buf b = BUF_INIT;
 
-  collect_queues(w->conf, &queues);
+  collect_queues(conf, &queues);
   for (int i = 0; i < queues.n; i++) {
-    buf_putc(&names, i ? ',' : '[');
-    json_write_string_lossy(&names, queues.name[i], strlen(queues.name[i]), 256);
+    buf_putc(&b, i ? ',' : '[');
+    json_write_string_lossy(&b, queues.name[i], strlen(queues.name[i]), QUEUE_NAME_MAX);
   }
-  buf_putc(&names, ']');
-  w->beat = beat_new(w->loop, w->verdicts, w->worker_id, version, w->conf->queue ? buf_cstr(&names) : NULL, w->conf);
-  buf_fini(&names);
+  buf_putc(&b, ']');
   free(queues.name);
+  return buf_take(&b);
 }
 
 static char *read_file(const char *setting, const char *path, struct err *e) {
@@ -423,16 +423,7 @@ static char *read_file(const char *setting, const char *path, struct err *e) {
   return buf_take(&b);
 }
 
-static struct queue_stats *make_queue_stats(struct worker *w, const char *version) {
-  struct queues queues;
-
-  collect_queues(w->conf, &queues);
-  struct queue_stats *q = queue_stats_new(w->loop, w->verdicts, queues.name, queues.n, version);
-  free(queues.name);
-  return q;
-}
-
-static int make_door(struct worker *w, const char *openapi, const char *version, struct err *e) {
+static int make_door(struct worker *w, const char *openapi, const char *queues, const char *version, struct err *e) {
   const struct conf *c = w->conf;
   char address[64], *cert = NULL, *key = NULL;
   struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = openapi, .clock = &w->clock,
@@ -462,7 +453,7 @@ static int make_door(struct worker *w, const char *openapi, const char *version,
       .body_timeout_ms = c->http_body_timeout_ms,
       .idle_timeout_ms = c->http_idle_timeout_ms,
   };
-  o.queue_stats = w->queue_stats = make_queue_stats(w, version);
+  o.queue_stats = w->queue_stats = queue_stats_new(w->loop, w->verdicts, queues, version);
   w->door = door_new(w->loop, w->sched, w->verdicts, &o, e);
   free(cert);
   free(key);
@@ -534,7 +525,8 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   w->gate = gate_new(w->valkey, &w->clock, conf->valkey_prefix, conf->replay_cache_ms);
   w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
   w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
-  make_beat(w, version);
+  char *queues = queue_names(conf);
+  w->beat = beat_new(loop, w->verdicts, w->worker_id, version, conf->queue ? queues : NULL, conf);
   w->sched = sched_new(loop, &sched_options);
   if (conf->schedules) w->schedules = schedules_new(loop, w->verdicts);
   make_source(w);
@@ -543,7 +535,9 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   runner_set_handler(w->runner, ops);
   if (w->slot) runner_set_patience(w->runner, conf->stall_ms + PATIENCE_MS);
   sched_connect(w->sched, w->source, w->runner, w->gate);
-  if (make_door(w, openapi, version, e) < 0) {
+  int made = make_door(w, openapi, queues, version, e);
+  free(queues);
+  if (made < 0) {
     worker_free(w);
     return NULL;
   }
