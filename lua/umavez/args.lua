@@ -7,6 +7,7 @@
 local ffi = require("ffi")
 local json = require("umavez.json")
 local regexp = require("umavez.regexp")
+local sorted = require("umavez.names").sorted
 
 local M = {}
 
@@ -160,15 +161,6 @@ local function fault_of(d, v, path)
   elseif d.fields and is_object(v) then
     return fault_of_fields(d.fields, v, path .. ".")
   end
-end
-
-local function sorted(t)
-  local names = {}
-  for name in pairs(t) do
-    names[#names + 1] = name
-  end
-  table.sort(names)
-  return names
 end
 
 function fault_of_fields(fields, values, prefix)

@@ -17,6 +17,14 @@ function M.fail(kind, format, ...)
   error({ exit = M.EXIT[kind], message = message }, 0)
 end
 
+--- Refuse a --limit that is no count.
+-- @tparam number|nil limit what argparse made of it
+function M.check_limit(limit)
+  if not limit or limit < 1 or limit % 1 ~= 0 then
+    M.fail("usage", "--limit must be a whole number from 1")
+  end
+end
+
 --- An error's exit code and message: ours, or a binding's error object.
 -- @tparam table err
 -- @treturn int

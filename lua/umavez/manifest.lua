@@ -10,6 +10,7 @@ local context = require("umavez.context")
 local distance = require("umavez.distance")
 local json = require("umavez.json")
 local schedule = require("umavez.schedule")
+local sorted = require("umavez.names").sorted
 local sys = require("umavez.c.sys")
 
 local M = {}
@@ -281,18 +282,6 @@ M.fields = {
     doc = "what the args must be, by name. Default: any object" },
 }
 
--- Keys of any type, in an order that is always the same.
-local function sorted_names(t)
-  local names = {}
-  for name in pairs(t) do
-    names[#names + 1] = name
-  end
-  table.sort(names, function(a, b)
-    return tostring(a) < tostring(b)
-  end)
-  return names
-end
-
 local function names_of(fields)
   local names = {}
   for i, field in ipairs(fields) do
@@ -346,7 +335,7 @@ local function check_fields(fields, given, prefix, task, report)
       end
     end
   end
-  for _, name in ipairs(sorted_names(given)) do
+  for _, name in ipairs(sorted(given)) do
     if not known[name] then
       report({ task = task, field = prefix .. tostring(name), message = "no such field", found = shown(given[name]),
         expected = "one of " .. table.concat(names_of(fields), ", "),
@@ -463,7 +452,7 @@ local function check_manifest(content, folder, report)
     report({ message = err })
     return {}
   end
-  for _, name in ipairs(sorted_names(given)) do
+  for _, name in ipairs(sorted(given)) do
     if name ~= "tasks" then
       report({ field = tostring(name), message = "no such field", found = shown(given[name]), expected = "tasks",
         nearest = type(name) == "string" and nearest(name, { "tasks" }) or nil })
@@ -474,7 +463,7 @@ local function check_manifest(content, folder, report)
     return {}
   end
   local tasks = {}
-  for _, name in ipairs(sorted_names(given.tasks)) do
+  for _, name in ipairs(sorted(given.tasks)) do
     tasks[#tasks + 1] = check_task(name, given.tasks[name], folder, report)
   end
   return tasks
@@ -611,12 +600,7 @@ end
 --- Register checked tasks with the program: from now on they can run.
 -- @tparam table found what `load` gave
 function M.register(found)
-  local names = {}
-  for name in pairs(found) do
-    names[#names + 1] = name
-  end
-  table.sort(names)
-  for _, name in ipairs(names) do
+  for _, name in ipairs(sorted(found)) do
     local task = found[name]
     local by_function = type(task.key) == "function"
     if by_function then

@@ -154,14 +154,23 @@ function M.plan(db, conf)
   return plan
 end
 
-local function run_file(db, file, conf)
-  local ok, err = pcall(db.script, db, filled_in(file.text, conf))
+--- Run a file of statements; the first that fails is told with its line.
+-- @param db the connection
+-- @tparam string path as the message shows it
+-- @tparam string text its statements
+-- @yields
+function M.run_script(db, path, text)
+  local ok, err = pcall(db.script, db, text)
   if not ok and type(err) == "table" then
-    cli.fail("failed", "sql/%s, the statement in line %s failed: %s", file.name, tostring(err.line),
+    cli.fail("failed", "%s, the statement in line %s failed: %s", path, tostring(err.line),
       select(2, cli.describe(err)))
   elseif not ok then
     error(err, 0)
   end
+end
+
+local function run_file(db, file, conf)
+  M.run_script(db, "sql/" .. file.name, filled_in(file.text, conf))
 end
 
 -- One step in one transaction; gives whether it was missing still.

@@ -1,5 +1,6 @@
 --- Databases for specs.
 local pg = require("umavez.pg")
+local with_database = require("umavez.testing.database").with_database
 
 local M = {}
 
@@ -27,15 +28,6 @@ function M.stop()
     os.execute("rm -rf " .. require("umavez.shell").quote(dir))
     server = nil
   end
-end
-
--- The URL with another database. Both forms: postgresql://…/name?… and key=value.
-local function with_database(url, name)
-  if url:match("^postgres") then
-    local head, tail = url:match("^(postgres%w*://[^/?]*)/?[^?]*(.*)$")
-    return head .. "/" .. name .. tail
-  end
-  return url .. " dbname=" .. name
 end
 
 --- A connection to a new, empty database that is dropped when `close` is called.

@@ -27,9 +27,7 @@ SELECT id::text AS id, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z
  ORDER BY id DESC LIMIT $3::bigint]]
 
 function M.run(args)
-  if not args.limit or args.limit < 1 or args.limit % 1 ~= 0 then
-    cli.fail("usage", "--limit must be a whole number from 1")
-  end
+  cli.check_limit(args.limit)
   local rows = operator.open(args):query(LIST, args.action, args.target, ("%d"):format(args.limit))
   if args.json then
     for _, row in ipairs(rows) do

@@ -55,9 +55,7 @@ SELECT run_id::text AS run_id, task, tenant_id::text AS tenant_id, queue, priori
   :gsub("FINISHED", function() return UTC:format("finished_at") end)
 
 function M.run(args)
-  if not args.limit or args.limit < 1 or args.limit % 1 ~= 0 then
-    cli.fail("usage", "--limit must be a whole number from 1")
-  end
+  cli.check_limit(args.limit)
   if args.tenant and args.tenant ~= "platform" and not args.tenant:find("^%d+$") then
     cli.fail("usage", "--tenant must be an id or `platform`, found \"%s\"", args.tenant)
   end

@@ -3,6 +3,7 @@
 
 local json = require("umavez.json")
 local manifest = require("umavez.manifest")
+local sorted = require("umavez.names").sorted
 local sys = require("umavez.sys")
 
 local M = {}
@@ -37,12 +38,7 @@ end
 
 --- @treturn {string,...} the names of the tasks, sorted
 function M.names(tasks)
-  local names = json.array {}
-  for name in pairs(tasks) do
-    names[#names + 1] = name
-  end
-  table.sort(names)
-  return names
+  return json.array(sorted(tasks))
 end
 
 --- @treturn {table,...} the faults as plain tables, for JSON

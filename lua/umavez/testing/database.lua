@@ -7,7 +7,6 @@
 -- the template. What workers register at their start (umavez.tasks) stays.
 -- @module umavez.testing.database
 
-local cli = require("umavez.cli")
 local migrate = require("umavez.migrate")
 local pg = require("umavez.pg")
 local shell = require("umavez.shell")
@@ -73,16 +72,6 @@ function M.with_database(url, name)
   return url .. " dbname=" .. name
 end
 
-local function run_schema(db, file)
-  local ok, err = pcall(db.script, db, file.text)
-  if not ok and type(err) == "table" then
-    cli.fail("failed", "%s, the statement in line %s failed: %s", file.path, tostring(err.line),
-      select(2, cli.describe(err)))
-  elseif not ok then
-    error(err, 0)
-  end
-end
-
 local function build_template(stage, admin, name)
   local new = name .. "_new"
   admin:exec("DROP DATABASE IF EXISTS " .. new .. " WITH (FORCE)")
@@ -90,11 +79,11 @@ local function build_template(stage, admin, name)
   local db = pg.connect(M.with_database(stage.server_url, new))
   local ok, err = pcall(function()
     for _, file in ipairs(stage.first) do
-      run_schema(db, file)
+      migrate.run_script(db, file.path, file.text)
     end
     migrate.run(db, stage.conf, function() end)
     for _, file in ipairs(stage.schemas) do
-      run_schema(db, file)
+      migrate.run_script(db, file.path, file.text)
     end
     db:script(RESET)
     db:query("SELECT umavez_testing.keep()")
