@@ -106,37 +106,36 @@ def _exact(db, row):
     return row
 
 
-def depth(world, runs, queued):
-    """The next `runs` of a queue of so many."""
+SETTLED = """INSERT INTO umavez.idempotency_keys (tenant_id, idempotency_key, request_fingerprint, status, outcome, expires_at)
+             SELECT 1 + g %% 100, sha256(int8send(-g)), sha256('f'), 'completed', '{"ok": true}', now() + interval '1 day' FROM generate_series(1, %s) g"""
+
+
+def _draining(world, runs, row, queued, settled):
+    """The next `runs` of a queue of `queued`, beside so many settled keys: row with its figures."""
     with world.database() as db:
-        db.q(f"INSERT INTO umavez.runs ({ROW}) " + COPIED.format(n=max(queued, 2 * runs)))
+        if settled:
+            db.q(SETTLED, settled)
+        db.q(f"INSERT INTO umavez.runs ({ROW}) " + COPIED.format(n=queued))
         world.settle(db)
         before, worker = world.meter(), world.worker(db)
         try:
             rate = _drain_some(world, db, worker, runs)
         finally:
             worker.kill()
-        row = {"what": f"{max(queued, 2 * runs):,} runs queued", "group": "draining a deep queue", "base": f"{2 * runs:,} runs queued", "rate": rate,
-               **world.cost(before, max(1, db.val(EFFECTS_SO_FAR))), "worker_cpu": 0}
-        return _exact(db, row)
+        return _exact(db, {**row, "rate": rate, **world.cost(before, max(1, db.val(EFFECTS_SO_FAR))), "worker_cpu": 0})
+
+
+def depth(world, runs, queued):
+    """The next `runs` of a queue of so many."""
+    queued = max(queued, 2 * runs)
+    row = {"what": f"{queued:,} runs queued", "group": "draining a deep queue", "base": f"{2 * runs:,} runs queued"}
+    return _draining(world, runs, row, queued, 0)
 
 
 def ledger(world, runs, rows):
     """Draining beside so many settled keys."""
-    with world.database() as db:
-        if rows:
-            db.q("""INSERT INTO umavez.idempotency_keys (tenant_id, idempotency_key, request_fingerprint, status, outcome, expires_at)
-                    SELECT 1 + g %% 100, sha256(int8send(-g)), sha256('f'), 'completed', '{"ok": true}', now() + interval '1 day' FROM generate_series(1, %s) g""", rows)
-        db.q(f"INSERT INTO umavez.runs ({ROW}) " + COPIED.format(n=2 * runs))
-        world.settle(db)
-        before, worker = world.meter(), world.worker(db)
-        try:
-            rate = _drain_some(world, db, worker, runs)
-        finally:
-            worker.kill()
-        row = {"what": f"{rows:,} more keys", "group": "draining beside a big ledger", "base": "0 more keys", "rate": rate,
-               **world.cost(before, max(1, db.val(EFFECTS_SO_FAR))), "worker_cpu": 0}
-        return _exact(db, row)
+    row = {"what": f"{rows:,} more keys", "group": "draining beside a big ledger", "base": "0 more keys"}
+    return _draining(world, runs, row, 2 * runs, rows)
 
 
 # --- the vacuum horizon --------------------------------------------------------------------------------------------------------------

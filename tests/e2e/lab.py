@@ -339,3 +339,9 @@ class Monitor:
 @pytest.fixture
 def lab(env):
     return Lab(env)
+
+
+@pytest.fixture
+def own_lab(own_env):
+    """A lab with a cluster of its own, which may be stopped."""
+    return Lab(own_env)

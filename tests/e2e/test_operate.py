@@ -22,6 +22,17 @@ def alone(lab, **fields):
                           handler=(TASKS / "lab.lua").read_text(), **fields)
 
 
+def one_begun(lab, owner, listen, count):
+    """Runs in a worker's hands of which one is in its handler until the latch `a` is opened, and the others wait for their turn."""
+    alone(lab)
+    lab.latch("a")
+    lab.worker(pool_size=4, **({} if listen else {"prepare": "false"}))
+    lab.until(lambda: lab.value("SELECT count(*) FROM umavez.tasks WHERE queue = 'narrow'"), 30, "the task to be known")
+    runs = lab.enqueue_many(owner.task("alone"), [{"e1": f"E{n}", "lua": "effect() reached('a') wait('a') return {}"} for n in range(count)], owner)
+    lab.reached("a")
+    return runs
+
+
 def acts(lab, *argv):
     return [json.loads(line) for line in lab.cli("audit", "--json", "--limit", 1000, *argv).out.splitlines()]
 
@@ -58,12 +69,7 @@ def test_a_paused_queue_is_not_taken_from(lab, owner):
 @OWNERS
 @LISTENING
 def test_pausing_gives_back_what_has_not_begun(lab, owner, listen):
-    alone(lab)
-    lab.latch("a")
-    lab.worker(pool_size=4, **({} if listen else {"prepare": "false"}))
-    lab.until(lambda: lab.value("SELECT count(*) FROM umavez.tasks WHERE queue = 'narrow'"), 30, "the task to be known")
-    runs = lab.enqueue_many(owner.task("alone"), [{"e1": f"E{n}", "lua": "effect() reached('a') wait('a') return {}"} for n in range(4)], owner)
-    lab.reached("a")
+    runs = one_begun(lab, owner, listen, 4)
     assert lab.cli("pause", "narrow").code == 0
     lab.until(lambda: lab.value("SELECT count(*) FROM umavez.runs WHERE state = 'running'") == 1, 30, "the runs that wait to go back")
     assert lab.value("SELECT max(deliveries) FROM umavez.runs WHERE state = 'available'") == 0
@@ -133,12 +139,7 @@ def test_cancelling_a_run_that_runs(lab, owner, gate, wait):
 @OWNERS
 @LISTENING
 def test_cancelling_a_run_that_a_worker_holds_and_has_not_begun(lab, owner, listen):
-    alone(lab)
-    lab.latch("a")
-    lab.worker(pool_size=4, **({} if listen else {"prepare": "false"}))
-    lab.until(lambda: lab.value("SELECT count(*) FROM umavez.tasks WHERE queue = 'narrow'"), 30, "the task to be known")
-    runs = lab.enqueue_many(owner.task("alone"), [{"e1": f"E{n}", "lua": "effect() reached('a') wait('a') return {}"} for n in range(3)], owner)
-    lab.reached("a")
+    runs = one_begun(lab, owner, listen, 3)
     held, = lab.sql("SELECT run_id::text FROM umavez.runs WHERE run_id <> (SELECT run_id FROM umavez.runs ORDER BY run_at LIMIT 1) ORDER BY run_at LIMIT 1")
     lab.cli("cancel", held.run_id, "--wait", "0s")
     end = lab.done(held.run_id)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lab import OWNERS, SLACK, TASKS, TENANT, Lab, digest, fingerprint
+from lab import OWNERS, SLACK, TASKS, TENANT, digest, fingerprint
 from support.proxy import PgProxy
 from support.servers import clean_environment, umavez_bin
 
@@ -111,11 +111,6 @@ def test_a_row_that_somebody_else_has_locked_stops_nobody(lab):
         other.rollback()
         other.close()
     lab.sql("DELETE FROM umavez.runs WHERE run_id = %s::uuid", held)
-
-
-@pytest.fixture
-def own_lab(own_env):
-    return Lab(own_env)
 
 
 @pytest.mark.parametrize("waits", ["ctx:sleep('600s')", "ctx.sql:one('SELECT pg_sleep(600)')"], ids=["sleeps", "statement"])

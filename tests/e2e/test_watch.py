@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from lab import OWNERS, PLATFORM, SLACK, TENANT, Lab, digest, fingerprint
+from lab import OWNERS, PLATFORM, SLACK, TENANT, digest, fingerprint
 from support import procs
 from support.http import Closed, Door
 from support.taskset import Raw
@@ -231,11 +231,6 @@ def test_E01_key_function_that_holds_up_its_worker(lab):
     end = lab.done(run, 90)
     assert (end.status, end.outcome["code"], end.args, end.idempotency_key, lab.starts()) == ("failed_permanent", "worker_lost", args, None, 0)
     assert "key function" in end.outcome["message"] and len(worker.events("child_killed", run_id=run)) == 2
-
-
-@pytest.fixture
-def own_lab(own_env):
-    return Lab(own_env)
 
 
 def test_E02_a_death_is_told_when_postgresql_is_back(own_lab):

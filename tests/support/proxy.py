@@ -296,25 +296,23 @@ class PgProxy(Proxy):
                 next(link for link in set(self.links.values()) if link.number == event.link).held = True
                 self.fired.set()
             return PASS
-        self.fired.clear()
-        self._forget()
-        self.rule = rule
+        self._begin(rule)
 
     def cut_when(self, pattern, count=1, then=None):
         """Arms: cut when the client executes SQL that matches."""
         expression = re.compile(pattern, re.I | re.S)
         self._arm(lambda event: event.side == "client" and event.kind in "EQ" and expression.search(event.sql), count, then)
 
-    def _forget(self):
-        """What has been sent so far is not meant by `after`: the answer to an earlier COMMIT may still be on its way."""
+    def _begin(self, rule):
+        """From now on. What has been sent so far is not meant by `after`: the answer to an earlier COMMIT may still be on its way."""
         with self._lock:
+            self.fired.clear()
             for link in set(self.links.values()):
                 link.protocol["history"] = []
+            self.rule = rule
 
     def _arm(self, hit, count, then):
         left = [count]
-        self.fired.clear()
-        self._forget()
 
         def rule(event):
             if left[0] > 0 and hit(event):
@@ -325,7 +323,7 @@ class PgProxy(Proxy):
                     self.fired.set()
                 return CUT
             return PASS
-        self.rule = rule
+        self._begin(rule)
 
     def opened(self, link):
         link.protocol = {"started": False, "statements": {}, "portals": {}, "history": []}
