@@ -38,6 +38,10 @@ function M.describe(err)
   if err.detail and err.detail ~= "" then
     message = message .. "\n" .. tostring(err.detail)
   end
+  if sqlstate == "42501" and not err.exit then
+    message = message .. "\nThe role of database_url lacks a right: GRANT umavez_operator TO it (for a worker "
+      .. "umavez_worker), see docs/ledger.md; `umavez migrate` is for the schema's owner."
+  end
   return err.exit or err.code == "bad_option" and M.EXIT.config or M.EXIT.failed, message
 end
 
@@ -58,8 +62,8 @@ end
 function M.did_you_mean(word, known)
   local best, best_distance = nil, math.max(2, math.floor(#word / 3)) + 1
   for _, candidate in ipairs(known) do
-    local begun = #word > 2 and candidate:sub(1, #word) == word
-    local d = begun and 1 or distance(word, candidate)
+    local part = #word > 2 and (candidate:sub(1, #word) == word or candidate:sub(-#word - 1) == "." .. word)
+    local d = part and 1 or distance(word, candidate)
     if d < best_distance then
       best, best_distance = candidate, d
     end
@@ -70,6 +74,29 @@ end
 -- Bytes that begin a character: what a terminal gives a column, near enough.
 local function width(text)
   return select(2, text:gsub("[^\128-\191]", ""))
+end
+
+--- For an option of argparse: accept finite numbers only.
+-- @tparam string text
+-- @treturn number|nil
+-- @treturn string|nil why not
+function M.number(text)
+  local value = text:find("^[%d.+-][%d.eE+-]*$") and tonumber(text)
+  if value and value - value == 0 then
+    return value
+  end
+  return nil, ("expected a number, found \"%s\""):format(text)
+end
+
+--- For an option of argparse: accept the id of a row only.
+-- @tparam string text
+-- @treturn string|nil
+-- @treturn string|nil why not
+function M.id(text)
+  if text:find("^%d+$") and #text <= 19 then
+    return text
+  end
+  return nil, ("expected an id (a whole number), found \"%s\""):format(text)
 end
 
 --- For an option of argparse: accept certain words only, and say which one was found.

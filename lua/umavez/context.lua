@@ -7,7 +7,7 @@ local value = require("umavez.c.value")
 local vm = require("umavez.vm")
 
 local await = vm.await
-local error, pcall, select, type, tostring = error, pcall, select, type, tostring
+local error, getmetatable, pcall, select, type, tostring = error, getmetatable, pcall, select, type, tostring
 local NULL = value.null
 
 -- Handlers by task name: { effect = fn, prepare = fn or nil, key = fn or nil, owner = "tenant" or "platform",
@@ -18,6 +18,14 @@ local M = { tasks = tasks }
 
 local function raise(code, message)
   error(value.error_object({ code = code, message = message }), 0)
+end
+
+-- A method that was called with a dot got its first argument where it looks for its object.
+local function check_colon(self, mark, object, method)
+  if getmetatable(self) ~= mark then
+    raise("parameter", ("%s:%s is called with a colon, %s:%s(…), not with a dot"):format(object, method, object,
+      method))
+  end
 end
 
 -- A Lua number of milliseconds, or a duration's text.
@@ -77,9 +85,11 @@ local function check(sql)
   npassed = npassed + 1
 end
 
+local SQL, LOG, CTX = "umavez.sql", "umavez.log", "umavez.ctx"
+
 local Sql = {}
 Sql.__index = Sql
-Sql.__metatable = "umavez.sql"
+Sql.__metatable = SQL
 
 --- Run a statement on the run's own transaction.
 -- @function ctx.sql:query
@@ -89,6 +99,7 @@ Sql.__metatable = "umavez.sql"
 -- @raise error object with `sqlstate`, `constraint`, `message`, `detail`, `retryable`
 -- @yields
 function Sql:query(sql, ...)
+  check_colon(self, SQL, "ctx.sql", "query")
   check(sql)
   local handle = self.handle
   return c.rows(handle, await(c.send(handle, sql, select("#", ...), ...)))
@@ -101,6 +112,7 @@ end
 -- @treturn table|nil
 -- @yields
 function Sql:one(sql, ...)
+  check_colon(self, SQL, "ctx.sql", "one")
   check(sql)
   local handle = self.handle
   return c.row(handle, await(c.send(handle, sql, select("#", ...), ...)))
@@ -113,6 +125,7 @@ end
 -- @treturn number rows affected (or returned)
 -- @yields
 function Sql:exec(sql, ...)
+  check_colon(self, SQL, "ctx.sql", "exec")
   check(sql)
   local handle = self.handle
   return c.affected(handle, await(c.send(handle, sql, select("#", ...), ...)))
@@ -154,6 +167,7 @@ end
 -- @return what fn returns
 -- @yields
 function Sql:savepoint(fn, ...)
+  check_colon(self, SQL, "ctx.sql", "savepoint")
   local depth = self.depth + 1
   savepoint(self.handle, "SAVEPOINT", depth)
   self.depth = depth
@@ -164,7 +178,7 @@ end
 
 local Log = {}
 Log.__index = Log
-Log.__metatable = "umavez.log"
+Log.__metatable = LOG
 
 --- Log a line of this run.
 -- @function ctx.log:debug|info|warn|error
@@ -172,6 +186,7 @@ Log.__metatable = "umavez.log"
 -- @tparam[opt] table fields names and values
 for level, name in ipairs({ "debug", "info", "warn", "error" }) do
   Log[name] = function(self, message, fields)
+    check_colon(self, LOG, "ctx.log", name)
     local pairs_of = {}
     if type(fields) == "table" then
       for k, v in pairs(fields) do
@@ -187,7 +202,7 @@ end
 
 local Ctx = {}
 Ctx.__index = Ctx
-Ctx.__metatable = "umavez.ctx"
+Ctx.__metatable = CTX
 
 -- The handle of a ctx: kept apart, so that nothing that a handler writes into ctx changes what it is.
 local handles = setmetatable({}, { __mode = "k" })
@@ -211,6 +226,7 @@ local ENQUEUE_OPTIONS = { run_id = true, after = true, run_at = true, queue = tr
 -- @treturn string its run_id
 -- @yields
 function Ctx:enqueue(task, args, options)
+  check_colon(self, CTX, "ctx", "enqueue")
   options = options or {}
   for name in pairs(options) do
     if not ENQUEUE_OPTIONS[name] then
@@ -244,6 +260,7 @@ end
 -- @tparam string|number duration `"250ms"`, or seconds
 -- @yields
 function Ctx:sleep(duration)
+  check_colon(self, CTX, "ctx", "sleep")
   await(c.sleep(handles[self], milliseconds(duration, "ctx:sleep")))
 end
 
@@ -251,6 +268,7 @@ end
 -- @function ctx:remaining
 -- @treturn number seconds
 function Ctx:remaining()
+  check_colon(self, CTX, "ctx", "remaining")
   return c.remaining_ms(handles[self]) / 1000
 end
 
@@ -267,6 +285,7 @@ end
 -- @function ctx:fail
 -- @tparam table detail `code`, `message`, and what else the caller should see (`status` for HTTP)
 function Ctx:fail(detail)
+  check_colon(self, CTX, "ctx", "fail")
   c.fail(handles[self], detail)
   stop("ctx:fail", detail)
 end
@@ -275,6 +294,7 @@ end
 -- @function ctx:retry
 -- @tparam[opt] table options `after` ("5s"; default: the task's backoff), `code`, `message`
 function Ctx:retry(options)
+  check_colon(self, CTX, "ctx", "retry")
   options = options or {}
   local after = options.after and milliseconds(options.after, "ctx:retry after") or -1
   c.retry(handles[self], after, {

@@ -522,6 +522,17 @@ local function builtin()
   return dir and dir .. "/tasks/maintenance" or nil
 end
 
+-- A whole copy of the tree's tasks has the built-in ones in it: as long as nobody has changed them they are the same.
+local function same_files(own, path)
+  for _, name in ipairs { "manifest.lua", "purge.lua" } do
+    local mine = read(own .. "/" .. name)
+    if not mine or mine ~= read(path .. "/" .. name) then
+      return false
+    end
+  end
+  return true
+end
+
 local function load_folder(folder, found, faults, options)
   local path = folder.path .. "/manifest.lua"
   if not sys.exists(path) then
@@ -539,10 +550,14 @@ local function load_folder(folder, found, faults, options)
     end
   end
   for _, task in ipairs(check_manifest(content, folder, report)) do
-    if found[task.name] then
+    if found[task.name] and found[task.name].builtin then
+      report({ task = task.name, message = "comes with umavez, and this copy is another one: remove it from here, or "
+        .. "give the task another name" })
+    elseif found[task.name] then
       report({ task = task.name, message = ("is declared in %s already"):format(found[task.name].folder) })
     else
       found[task.name] = task
+      task.builtin = options and options.builtin or nil
       if not (options and options.handlers == false) then
         load_handler(task, report)
       end
@@ -572,11 +587,16 @@ function M.load(dir, options)
     package.path = own_path .. real .. "/?.lua;" .. real .. "/?/init.lua;" .. rest
   end
   if own and not (real and own:sub(1, #real + 1) == real .. "/") then
-    load_folder({ path = own, name = "maintenance" }, found, faults, options)
+    load_folder({ path = own, name = "maintenance" }, found, faults,
+      { handlers = options and options.handlers, builtin = true })
+  else
+    own = nil
   end
   if real then
     each_folder(real, "", function(folder)
-      load_folder(folder, found, faults, options)
+      if not (own and folder.name == "maintenance" and same_files(own, folder.path)) then
+        load_folder(folder, found, faults, options)
+      end
     end)
   end
   return found, faults

@@ -211,6 +211,7 @@ static void accept_generation(struct supervisor *s, struct sup_child *c) {
   if (first) {
     log_kv(LOG_INFO_, "supervisor_ready", "workers", log_i64(s->want), NULL);
     notify_send(s->notify, "READY=1");
+    logfile_settled();
   }
 }
 
@@ -331,7 +332,11 @@ static void recycle(struct supervisor *s) {
 /* Before any child was ever ready: what it says of itself is final, what kills it may pass. */
 static void first_died(struct supervisor *s, struct sup_child *c, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 127) {
-    end_later(s, WEXITSTATUS(status), NULL);
+    char fault[SLOT_FAULT_MAX], text[SLOT_FAULT_MAX + 512];
+    /* Without log_file the starter has read it already. */
+    bool hidden = s->conf->log_file[0] && slot_fault(slots_at(s->slots, c->slot), fault);
+    if (hidden) snprintf(text, sizeof text, "%s (all that was found is in %s)", fault, s->conf->log_file);
+    end_later(s, WEXITSTATUS(status), hidden ? text : NULL);
     return;
   }
   s->first_failures++;

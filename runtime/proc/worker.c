@@ -178,6 +178,7 @@ static void on_registered(void *arg, struct pgresult *result) {
   if (pgresult_ok(result)) {
     w->registered = true;
     log_kv(LOG_INFO_, "worker_ready", "worker_id", w->worker_id, NULL);
+    logfile_settled();
     maybe_start(w);
   } else if (is_not_migrated(e)) {
     struct buf b;

@@ -121,6 +121,18 @@ static int l_log_to(lua_State *L) {
   return 0;
 }
 
+/* tell(line): to whoever has started this worker, log_file or not */
+static int l_tell(lua_State *L) {
+  logfile_tell(luaL_checkstring(L, 1));
+  return 0;
+}
+
+/* log_back(): standard error is the starter's again, unless the worker has been ready */
+static int l_log_back(lua_State *L) {
+  logfile_back();
+  return 0;
+}
+
 /* say(event, message): a warning in the log */
 static int l_say(lua_State *L) {
   log_kv(LOG_WARN_, luaL_checkstring(L, 1), "message", luaL_checkstring(L, 2), NULL);
@@ -153,7 +165,8 @@ static int l_result(lua_State *L) {
 int worker_lua_open(lua_State *L) {
   static const luaL_Reg functions[] = {{"start", l_start},           {"supervise", l_supervise}, {"result", l_result},
                                        {"supervised", l_supervised}, {"log_to", l_log_to},       {"fault", l_fault},
-                                       {"say", l_say},               {"running", l_running},     {NULL, NULL}};
+                                       {"say", l_say},               {"running", l_running},     {"tell", l_tell},
+                                       {"log_back", l_log_back},     {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
   return 1;

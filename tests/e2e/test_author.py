@@ -260,6 +260,15 @@ def test_failed_assertions_fail_with_what_was_found(project):
     assert "expected one effect, found none" in out and "expected one effect, found 2" in out
 
 
+def test_a_call_that_runs_no_test_is_no_success(project):
+    project.spec('  it("books a payment", function() end)')
+    assert "1 success" in project("--filter", "books a")
+    out = project("--filter", "boks a", code=1)
+    assert "no test's name matches --filter 'boks a'" in out, out
+    (project.directory / "tasks" / "empty_spec.lua").write_text("")
+    assert "nothing was run" in project("tasks/empty_spec.lua", code=1)
+
+
 def test_a_fault_in_a_manifest_or_schema_runs_nothing(project):
     project.spec('it("is not run", function() error("began") end)')
     (project.directory / "tasks" / "app" / "schema.sql").write_text("SELECT 1;\nCREATE TABLE (;\n")
@@ -307,7 +316,7 @@ def test_its_own_server_stays_for_the_next_call():
         pid = pid_file.read_text().splitlines()[0]
         assert "1 success" in project("--filter", "runs")
         assert pid_file.read_text().splitlines()[0] == pid
-        assert "0 successes" in project("--filter", "nothing is called so")
+        assert "0 successes" in project("--filter", "nothing is called so", code=1)
         assert "is stopped" in project("--stop")
         assert not pid_file.exists()
     finally:

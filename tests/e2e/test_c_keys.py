@@ -208,6 +208,12 @@ def test_C06_key_reused(lab, owner, how, ending):
     again = lab.done(lab.enqueue(task, args, owner), 20)
     assert (again.status, again.replay, again.outcome) == (first.status, True, first.outcome)
     assert lab.starts() == 1
+    if how == "warm gate":
+        shown = json.loads(lab.cli("show", second.run_id, "--json").out)
+        assert shown["key_held_by"]["run_id"] == first.run_id and shown["key_held_by"]["state"] == first.status
+        assert shown["ledger"]["id"] == str(row.id) and shown["key_parts"] == ["e1"]
+        text = lab.cli("show", second.run_id).out
+        assert f"key held by     run {first.run_id}" in text and "made of e1" in text and "S3CRET" not in text.split("ledger")[0], text
 
 
 def reused(lab, owner, row, end):

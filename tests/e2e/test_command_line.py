@@ -4,6 +4,7 @@
 """
 import json
 import os
+import shutil
 import subprocess
 import uuid
 
@@ -76,6 +77,13 @@ def test_cli_version():
     (["runs", "--tenant", "x"], ["--tenant", "x"]), (["exec"], ["FILE"]), (["migrate", "--status", "--dry-run"], ["--status"]),
     (["enqueue", "a.b", "{"], ["JSON"]), (["enqueue", "a.b", "[1]"], ["object"]), (["enqueue", "a.b", "7"], ["object"]), (["enqueue", "a.b", ""], ["JSON"]),
     (["enqueue", "a.b", '{"a":1}{}'], ["JSON"]), (["enqueue", "a.b", '{"a":"\\ud800"}'], ["JSON"]), (["enqueue", "a.b", "{}", "--tenant", "seven"], ["seven"]),
+    (["top", "--interval", "nan"], ["--interval", "nan"]), (["top", "--interval", "0x10"], ["--interval"]), (["schedules", "--next", "many"], ["--next", "many"]),
+    (["doctor", "--long-transaction", "soon"], ["--long-transaction", "soon"]), (["audit", "--limit", "1e999"], ["--limit"]), (["cancel", "0b8f1f5e-6a7e-4b1c-9d4e-3c2a1f0e9d8c", "--wait", "x"], ["--wait", "x"]),
+    (["test", "--output", "foo"], ["--output", "foo", "junit"]), (["test", "--output", "jnit"], ["junit"]), (["test", "--output", "gone.lua"], ["gone.lua"]), (["test", "--filter", "["], ["--filter", "["]),
+    (["test", "nowhere_spec.lua"], ["nowhere_spec.lua"]), (["test", "--schema", "gone.sql"], ["--schema", "gone.sql"]),
+    (["token", "create", "--scope", "*"], ["--tenant"]), (["token", "create", "--tenant", "x", "--scope", "*"], ["--tenant", "x"]), (["token", "create", "--platform"], ["--scope"]),
+    (["token", "create", "--platform", "--scope", "a.b,c.d"], ["--scope", "a.b,c.d"]), (["token", "create", "--platform", "--scope", "payments.*"], ["payments.*"]), (["token", "create", "--platform", "--scope", ""], ["--scope"]),
+    (["token", "list", "--tenant", "7"], ["--tenant", "create"]), (["token", "revoke"], ["number"]), (["token", "revoke", "mine"], ["number"]), (["token", "list", "3"], ["revoke"]),
     (["enqueue", "a.b", "{}", "--run-id", "7"], ["7"]), (["enqueue", "a.b", "{}", "--priority", "5"], ["5"]), (["enqueue", "--file", "x", "a.b"], ["--file"]),
 ], ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None)
 def test_cli_usage_mistakes(argv, words):
@@ -363,6 +371,8 @@ def test_cli_runs_and_show(lab, owner):
         assert set(listed("--state", state)) == {runs[name] for name in names}
     assert set(listed("--task", owner.task("once"))) == {runs["dead"]}
     assert len(listed("--limit", 2)) == 2 and listed("--task", "no.such") == {}
+    slip = lab.cli("runs", "--task", owner.task("onse"))
+    assert slip.code == 0 and f'did you mean "{owner.task("once")}"' in slip.err, slip
     mine = "platform" if owner.tenant_id is None else owner.tenant_id
     assert set(listed("--tenant", mine)) == {*runs.values(), replay} and listed("--tenant", 49) == {}
     table = lab.cli("runs")
@@ -417,6 +427,71 @@ def test_cli_retry(lab, owner):
         is_message(done.err)
     none = lab.cli("retry", "--task", owner.task("once"), "--failed", "--json")
     assert none.code == 0 and json.loads(none.out) == {"retried": 0}
+    slip = lab.cli("retry", "--task", owner.task("onse"), "--failed")
+    mistake((slip.code, slip.out, slip.err), 1, owner.task("onse"), f'did you mean "{owner.task("once")}"')
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------------------------
+
+def test_cli_token_values_are_checked(lab):
+    lab.worker().wait_event("worker_ready")
+    create = ("token", "create", "--platform", "--json")
+    for expires, word in (("soonish", "soonish"), ("2020-01-01", "2020-01-01"), ("30x", "30x")):
+        done = lab.cli(*create, "--scope", "*", "--expires", expires)
+        mistake((done.code, done.out, done.err), 2, "--expires", word)
+    assert lab.value("SELECT count(*) FROM umavez.tokens") == 0
+    assert lab.cli(*create, "--scope", "*", "--expires", "90d").code == 0
+    assert lab.value("SELECT expires_at BETWEEN now() + interval '89 days' AND now() + interval '91 days' FROM umavez.tokens")
+    assert not lab.cli(*create, "--scope", "e2.t_once", "--scope", "metrics").err
+    slip = lab.cli(*create, "--scope", "e2.t_onse")
+    assert slip.code == 0 and 'did you mean "e2.t_once"' in slip.err, slip
+
+
+# --- a role without rights ----------------------------------------------------------------------------------------------------------------
+
+def test_cli_a_role_without_rights_is_told_which(lab):
+    lab.sql("DO $$ BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    for argv in (["runs"], ["enqueue", "a.b"], ["queues"]):
+        done = lab.cli(*argv, role="stranger")
+        mistake((done.code, done.out, done.err), 1, "42501", "GRANT umavez_operator", "docs/ledger.md")
+
+
+# --- a worker that has nothing to do ----------------------------------------------------------------------------------------------------
+
+def test_cli_a_worker_without_queue_and_door(lab):
+    done = lab.cli("worker", "--no-queue", "--no-schedules")
+    mistake((done.code, done.out, done.err), 3, "--no-queue", "http_listen")
+    worker = lab.env.worker(arguments=["--no-queue", "--schedules", "true"], supervised=True)
+    assert "--no-queue" in worker.wait_event("nothing_to_serve")["message"]
+    assert worker.terminate() == 0
+
+
+# --- faults at the start, with a log_file -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("flags", [[], ["--no-supervise"]], ids=["supervised", "alone"])
+def test_cli_log_file_hides_no_fault_at_the_start(lab, broken, flags):
+    log = lab.env.log_dir / "start.log"
+    done = lab.cli("worker", "--log-file", str(log), *flags, UMAVEZ_TASKS_DIR=str(broken))
+    assert done.code == 3 and ("manifest" in done.err and str(log) in done.err or flags), done
+    names_all_faults(log.read_text())
+    if flags:
+        names_all_faults(done.err)
+    log.unlink()
+    url = f"postgresql://postgres@/postgres?host={lab.env.pg.socket_dir}&port={lab.env.pg.port}"
+    done = lab.cli("worker", "--log-file", str(log), *flags, DATABASE_URL=url)
+    assert done.code == 4 and "umavez migrate" in done.err and "umavez migrate" in log.read_text(), done
+
+
+# --- a copy of the tree's tasks -----------------------------------------------------------------------------------------------------------
+
+def test_cli_a_copy_of_the_tasks_folder_is_no_duplicate(tmp_path):
+    shutil.copytree(procs.ROOT / "tasks", tmp_path / "tasks")
+    code, out, err = umavez("check", "--json", cwd=tmp_path)
+    assert code == 0 and json.loads(out)["tasks"].count("maintenance.purge") == 1, err
+    purge = tmp_path / "tasks" / "maintenance" / "purge.lua"
+    purge.write_text(purge.read_text() + "-- changed\n")
+    code, out, err = umavez("check", cwd=tmp_path)
+    assert code == 3 and "maintenance.purge" in err and "comes with umavez" in err, err
 
 
 # --- exec ---------------------------------------------------------------------------------------------------------------------------------------

@@ -467,3 +467,16 @@ def test_I10_tenant_of_a_shared_connection(lab, broken, gate):
         assert (end.outcome["setting"], end.outcome["texts"]) == (("", "") if tenant is None else (str(who), f"of {who}"))
         pids.add(end.outcome["pid"])
     assert len(pids) == 1, "not one connection: the test proves nothing"
+
+
+@OWNERS
+def test_methods_called_with_a_dot_are_explained(lab, owner):
+    calls = {"ctx.enqueue('a.b', {})": "ctx:enqueue", "ctx.sleep('1s')": "ctx:sleep", "ctx.remaining()": "ctx:remaining", "ctx.fail { code = 'x' }": "ctx:fail", "ctx.retry()": "ctx:retry",
+             "ctx.sql.query('SELECT 1')": "ctx.sql:query", "ctx.sql.one('SELECT 1')": "ctx.sql:one", "ctx.sql.exec('SELECT 1')": "ctx.sql:exec", "ctx.sql.savepoint(print)": "ctx.sql:savepoint",
+             "ctx.log.info('x')": "ctx.log:info"}
+    lab.worker()
+    runs = {call: lab.enqueue(owner.task("once"), {"e1": call, "lua": call}, owner) for call in calls}
+    for call, run in runs.items():
+        end = lab.done(run)
+        assert end.status == "failed_permanent", (call, end)
+        assert f"{calls[call]} is called with a colon" in end.failure["message"], (call, end.failure)

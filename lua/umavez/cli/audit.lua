@@ -15,7 +15,7 @@ function M.configure(parser)
   parser:option("--action", "Only these acts: " .. table.concat(M.ACTIONS, ", ") .. ".")
     :convert(cli.one_of(M.ACTIONS))
   parser:option("--target", "Only what was done to this queue, run or key.")
-  parser:option("--limit", "How many at most.", "20"):convert(tonumber)
+  parser:option("--limit", "How many at most.", "20"):convert(cli.number)
   parser:flag("--json", "Print one JSON object an act.")
 end
 

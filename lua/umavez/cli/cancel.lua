@@ -18,7 +18,7 @@ function M.configure(parser)
   parser:argument("run_id", "The run.")
   operator.add_reason(parser)
   parser:option("--wait", "How many seconds to wait for a running one to stop, like 10s.", "10s"):argname("SECONDS")
-    :convert(function(text) return tonumber((text:gsub("s$", ""))) end)
+    :convert(function(text) return cli.number((text:gsub("s$", ""))) end)
   parser:flag("--json", "Print one JSON object.")
 end
 

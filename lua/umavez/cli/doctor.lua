@@ -18,7 +18,7 @@ M.settings = "all"
 function M.configure(parser)
   parser:flag("--all", "Show what is well, too.")
   parser:option("--long-transaction", "From how many seconds on a transaction is a long one.", "300"):argname("SECONDS")
-    :convert(tonumber)
+    :convert(cli.number)
   parser:flag("--json", "Print one JSON object a finding, with what is well.")
 end
 

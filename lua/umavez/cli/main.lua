@@ -41,6 +41,22 @@ local function epilog(command)
   return (command.examples and table.concat(lines, "\n") .. "\n\n" or "") .. EXIT_CODES
 end
 
+-- argparse calls a value that its converter does not take a "malformed argument" and says no more: say of which option.
+local function name_faults(elements)
+  for _, element in ipairs(elements) do
+    local convert = element._convert
+    if type(convert) == "function" then
+      element:convert(function(text)
+        local value, why = convert(text)
+        if value == nil then
+          return nil, ("%s: %s"):format(element._name, why or ("\"%s\" is not understood"):format(text))
+        end
+        return value
+      end)
+    end
+  end
+end
+
 --- The parser of one command.
 -- @tparam string name
 -- @return argparse's parser
@@ -52,6 +68,8 @@ function M.parser(name)
   if command.configure then
     command.configure(parser)
   end
+  name_faults(parser._options)
+  name_faults(parser._arguments)
   settings.add_flags(parser, command.settings or {})
   return parser, command
 end

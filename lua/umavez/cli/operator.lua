@@ -73,6 +73,53 @@ function M.progress(done, total)
   io.stderr:flush()
 end
 
+local UNITS = { s = "seconds", m = "minutes", h = "hours", d = "days" }
+
+--- A length of time as the command line takes it (90s, 15m, 1h, 2d).
+-- @tparam string|nil text
+-- @treturn string|nil the interval as PostgreSQL reads it; nil when the text is nothing of the kind
+function M.interval(text)
+  local number, unit = (text or ""):match("^(%d+)([smhd])$")
+  return number and ("%s %s"):format(number, UNITS[unit]) or nil
+end
+
+--- Ask for points in time that are made of an option's text. What PostgreSQL cannot read is the user's fault.
+-- @param db the connection
+-- @tparam string sql takes an interval as $1 or a timestamptz as $2
+-- @tparam string option its name, for the message
+-- @tparam string|nil text its value
+-- @treturn table the row
+-- @yields
+function M.times(db, sql, option, text)
+  local interval = M.interval(text)
+  local ok, row = pcall(db.one, db, sql, interval, not interval and text or nil)
+  if ok then
+    return row
+  elseif type(row) == "table" and (row.sqlstate or ""):find("^22") then
+    cli.fail("usage", "%s: expected a time like 1h or 2026-01-31 03:00, found \"%s\"", option, text)
+  end
+  error(row, 0)
+end
+
+--- Every task that is known here: registered by a worker, or declared by the manifests at hand.
+-- @param db the connection
+-- @tparam[opt] table declared tasks by name
+-- @treturn {string,...}
+-- @yields
+function M.known_tasks(db, declared)
+  local names, seen = {}, {}
+  for _, row in ipairs(db:query("SELECT name FROM umavez.tasks")) do
+    names[#names + 1], seen[row.name] = row.name, true
+  end
+  for name in pairs(declared or {}) do
+    if not seen[name] then
+      names[#names + 1] = name
+    end
+  end
+  table.sort(names)
+  return names
+end
+
 --- Refuse what is no list of UUIDs.
 -- @tparam {string,...} ids
 function M.check_uuids(ids)

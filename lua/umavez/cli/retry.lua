@@ -25,23 +25,23 @@ function M.configure(parser)
 end
 
 local BATCH = 200
-local UNITS = { s = "seconds", m = "minutes", h = "hours", d = "days" }
-
 local BOUNDS = [[
 SELECT coalesce(CASE WHEN $1::interval IS NOT NULL THEN clock_timestamp() - $1::interval ELSE $2::timestamptz END,
                 '-infinity')::text AS since, clock_timestamp()::text AS until]]
 
 -- From when to when: what fails again meanwhile is not retried once more.
 local function bounds(db, since)
-  local number, unit = (since or ""):match("^(%d+)([smhd])$")
-  local interval = number and ("%s %s"):format(number, UNITS[unit]) or nil
-  local ok, row = pcall(db.one, db, BOUNDS, interval, not interval and since or nil)
-  if ok then
-    return row.since, row["until"]
-  elseif type(row) == "table" and (row.sqlstate or ""):find("^22") then
-    cli.fail("usage", "--since: expected a time like 1h or 2026-01-31 03:00, found \"%s\"", since)
+  local row = operator.times(db, BOUNDS, "--since", since)
+  return row.since, row["until"]
+end
+
+-- Nothing to retry, of a task that nobody knows: rather a slip than a wish.
+local function check_task(db, task)
+  local known = operator.known_tasks(db)
+  if not cli.contains(known, task) then
+    cli.fail("failed", "no run of %s has failed, and no worker has registered such a task%s", task,
+      cli.did_you_mean(task, known))
   end
-  error(row, 0)
 end
 
 local PAGE = [[
@@ -64,6 +64,9 @@ end
 local function retry_failed(db, args)
   local since, till = bounds(db, args.since)
   local total = db:one(COUNT, args.task, since, till).n
+  if total == 0 and args.task then
+    check_task(db, args.task)
+  end
   local from, after, done, seen = since, nil, 0, 0
   while true do
     local page = db:query(PAGE, args.task, from, after, till, BATCH)

@@ -3,6 +3,7 @@
 
 local cli = require("umavez.cli")
 local database = require("umavez.cli.database")
+local operator = require("umavez.cli.operator")
 local settings = require("umavez.cli.settings")
 
 local M = { summary = "list runs, the newest first" }
@@ -21,7 +22,7 @@ function M.configure(parser)
     :convert(cli.one_of(M.STATES))
   parser:option("--task", "Only runs of this task.")
   parser:option("--tenant", "Only runs of this tenant (an id), or `platform`.")
-  parser:option("--limit", "How many at most.", "20"):convert(tonumber)
+  parser:option("--limit", "How many at most.", "20"):convert(cli.number)
   parser:flag("--json", "Print one JSON object a run.")
 end
 
@@ -54,6 +55,14 @@ SELECT run_id::text AS run_id, task, tenant_id::text AS tenant_id, queue, priori
   :gsub("DUE", function() return UTC:format("run_at") end)
   :gsub("FINISHED", function() return UTC:format("finished_at") end)
 
+-- An empty list of a task that nobody knows is rather a slip.
+local function note_unknown(db, task)
+  local known = operator.known_tasks(db)
+  if not cli.contains(known, task) then
+    cli.note("there are no runs of %s, and no worker has registered such a task%s", task, cli.did_you_mean(task, known))
+  end
+end
+
 function M.run(args)
   cli.check_limit(args.limit)
   if args.tenant and args.tenant ~= "platform" and not args.tenant:find("^%d+$") then
@@ -61,6 +70,9 @@ function M.run(args)
   end
   local db = database.open_migrated(settings.load(args))
   local rows = db:query(LIST, args.state, args.task, args.tenant, ("%d"):format(args.limit))
+  if #rows == 0 and args.task then
+    note_unknown(db, args.task)
+  end
   if args.json then
     for _, row in ipairs(rows) do
       cli.print_json(row)

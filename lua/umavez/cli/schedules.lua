@@ -19,7 +19,7 @@ M.settings = { "database_url", "connect_timeout", "tasks_dir" }
 
 function M.configure(parser)
   parser:option("--task", "Only the schedule of this task.")
-  parser:option("--next", "How many of the next slots.", "3"):convert(tonumber)
+  parser:option("--next", "How many of the next slots.", "3"):convert(cli.number)
   parser:flag("--json", "Print one JSON object a schedule.")
 end
 

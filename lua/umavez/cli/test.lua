@@ -3,9 +3,11 @@
 
 local cli = require("umavez.cli")
 local settings = require("umavez.cli.settings")
+local sys = require("umavez.sys")
 local tasks = require("umavez.cli.tasks")
 
-local M = { summary = "run the specs of tasks (busted) against a private database" }
+-- counts.tests: how many tests have been begun; umavez.testing.helper counts.
+local M = { counts = { tests = 0 }, summary = "run the specs of tasks (busted) against a private database" }
 
 M.examples = {
   "umavez test                            every *_spec.lua below the tasks folder",
@@ -15,10 +17,24 @@ M.examples = {
 }
 M.settings = { "tasks_dir", "tenants_table" }
 
+local OUTPUTS = { "plainTerminal", "utfTerminal", "TAP", "json", "junit", "gtest" }
+
+-- A file of one's own is told by its ending.
+local function output(name)
+  if name:find("%.lua$") then
+    if not sys.exists(name) then
+      return nil, ("there is no file \"%s\""):format(name)
+    end
+    return name
+  end
+  return cli.one_of(OUTPUTS)(name)
+end
+
 function M.configure(parser)
   parser:argument("FILE", "Spec files or folders; default: the tasks folder."):args("*")
   parser:option("--filter", "Only tests whose names match this Lua pattern."):argname("PATTERN")
-  parser:option("--output", "busted's form of output: plainTerminal, utfTerminal, TAP, json, junit."):argname("NAME")
+  parser:option("--output", "busted's form of output: " .. table.concat(OUTPUTS, ", ") .. ", or a Lua file.")
+    :argname("NAME"):convert(output)
   parser:option("--schema", "Apply this SQL file first: what umavez's schema and the schema.sql files stand on.")
     :argname("FILE"):count("*")
   parser:option("--dir", "Where the private PostgreSQL lives.", ".umavez/test")
@@ -53,6 +69,17 @@ local function load_tasks(conf)
   return found
 end
 
+-- A run of no test at all must not look like a success.
+local function check_ran(args)
+  io.stdout:flush()
+  if M.counts.tests > 0 then
+    return cli.EXIT.ok
+  elseif args.filter then
+    cli.fail("failed", "no test's name matches --filter '%s' (a Lua pattern): nothing was run", args.filter)
+  end
+  cli.fail("failed", "there is no test in what was named: nothing was run")
+end
+
 -- busted leaves by os.exit, or, when something failed, by an error without a value.
 local function run_busted(arguments)
   _G.arg = arguments
@@ -63,7 +90,25 @@ local function run_busted(arguments)
   return ok and cli.EXIT.ok or cli.EXIT.failed
 end
 
+-- All that can be seen before a server is started.
+local function check(args)
+  if args.filter and not pcall(string.find, "", args.filter) then
+    cli.fail("usage", "--filter: \"%s\" is no Lua pattern (`%%` quotes a sign, as in `%%(`)", args.filter)
+  end
+  for _, path in ipairs(args.FILE) do
+    if not sys.exists(path) then
+      cli.fail("usage", "there is no file or folder \"%s\"", path)
+    end
+  end
+  for _, path in ipairs(args.schema) do
+    if not sys.exists(path) then
+      cli.fail("usage", "--schema: cannot read the schema file %s", path)
+    end
+  end
+end
+
 function M.run(args)
+  check(args)
   if args.stop then
     local servers = require("umavez.dev").open(args.dir)
     servers:stop()
@@ -86,7 +131,7 @@ function M.run(args)
   local code = run_busted(busted_arguments(args, conf))
   stage_of.close(stage)
   os.exit = exit -- luacheck: ignore 122
-  return code
+  return code ~= cli.EXIT.ok and code or check_ran(args)
 end
 
 return M

@@ -18,7 +18,7 @@ M.settings = { "database_url", "connect_timeout" }
 local BLOCKS, DEAD_LIMIT = 64, 10000
 
 function M.configure(parser)
-  parser:option("--interval", "Seconds between two looks.", "2"):argname("SECONDS"):convert(tonumber)
+  parser:option("--interval", "Seconds between two looks.", "2"):argname("SECONDS"):convert(cli.number)
   parser:flag("--once", "Look once and end; also when standard output is no terminal.")
   parser:flag("--json", "Look once and print one JSON object.")
 end

@@ -35,12 +35,13 @@ end
 -- Waiting cannot heal these; anything else can be a server that is still starting.
 local HOPELESS = { bad_url = true, auth_failed = true, no_database = true }
 
-local function note_away(why)
+local function note_away(conf, why)
   local note = ("PostgreSQL is away (%s); the worker waits for it"):format(why)
-  if c.supervised() then
+  if c.supervised() or conf.log_file ~= "" then
     c.say("database_away", note)
-  else
-    cli.note("%s", note)
+  end
+  if not c.supervised() then
+    c.tell("umavez: " .. note)
   end
 end
 
@@ -60,7 +61,7 @@ local function check_database(conf)
   if ok then
     return
   elseif type(err) == "table" and err.retryable then
-    note_away(tostring(err.message or err.code))
+    note_away(conf, tostring(err.message or err.code))
   elseif type(err) == "table" and HOPELESS[err.code] then
     database.open(conf)
   else
@@ -68,12 +69,14 @@ local function check_database(conf)
   end
 end
 
--- A child's faults are events of the log, and told to its supervisor; who starts a worker by hand reads plain lines.
-local function report(fault)
-  if c.supervised() then
+-- A child's faults are events of the log, and told to its supervisor; who starts a worker by hand reads plain lines,
+-- and finds the events in log_file, where there is one.
+local function report(conf, fault)
+  if c.supervised() or conf.log_file ~= "" then
     c.fault(tostring(fault), tasks.plain({ fault })[1])
-  else
-    io.stderr:write(tostring(fault), "\n")
+  end
+  if not c.supervised() then
+    c.tell(tostring(fault))
   end
 end
 
@@ -82,7 +85,7 @@ local function load_tasks(conf)
   local found, faults = tasks.load(conf)
   if #faults > 0 then
     for _, fault in ipairs(faults) do
-      report(fault)
+      report(conf, fault)
     end
     cli.fail("config", "%d faults in the manifests under %s; nothing was started (`umavez check` shows them too)",
       #faults, conf.tasks_dir)
@@ -107,9 +110,18 @@ local function load_settings(args)
   if conf.watch_tasks and not conf.supervise then
     cli.fail("config", "watch_tasks (--watch) needs the supervisor: leave supervise = false (--no-supervise) out")
   end
+  local idle = not conf.queue and conf.http_listen == ""
+  if idle and not conf.schedules then
+    cli.fail("config", "a worker without queue (--no-queue), door and schedules does nothing: name a door with "
+      .. "http_listen (--http ADDRESS:PORT), or leave queue = false out")
+  end
   local ok, err = pcall(c.log_to, conf.handle)
   if not ok then
     cli.fail("config", "%s", err.message)
+  end
+  if idle and not c.supervised() then
+    c.say("nothing_to_serve", "without queue (--no-queue) and without door this worker runs no task, it only looks "
+      .. "after schedules: name a door with http_listen (--http ADDRESS:PORT), or leave queue = false out")
   end
   return conf
 end
@@ -120,12 +132,14 @@ local function work(conf)
   return require("umavez.worker").run(conf, found)
 end
 
+local function with_trace(err)
+  return type(err) == "table" and err or debug.traceback(tostring(err), 2)
+end
+
 local function run_child(args)
   local ok, code, why = xpcall(function()
     return work(load_settings(args))
-  end, function(err)
-    return type(err) == "table" and err or debug.traceback(tostring(err), 2)
-  end)
+  end, with_trace)
   if not ok then
     local err = code
     code, why = cli.EXIT.failed, tostring(err)
@@ -144,11 +158,13 @@ function M.run(args)
     return run_child(args)
   end
   local conf = load_settings(args)
-  local code, why
-  if conf.supervise then
-    code, why = require("umavez.worker").supervise(conf)
-  else
-    code, why = work(conf)
+  local ok, code, why = xpcall(conf.supervise and require("umavez.worker").supervise or work, with_trace, conf)
+  if conf.log_file ~= "" and not conf.supervise and (why or not ok) then
+    c.fault(why or (type(code) == "table" and select(2, cli.describe(code)) or tostring(code)))
+  end
+  c.log_back()
+  if not ok then
+    error(code, 0)
   end
   if why then
     io.stderr:write("umavez worker: ", tostring(why), "\n")
