@@ -70,7 +70,8 @@ enum { STATS_ROWS = 512, STATS_TASK_MAX = 256, STATS_BASE = -1 };
 #define STATS_REMAINS(X) \
   X(REMAINS_TENANT_KEYS, "tenant_keys") \
   X(REMAINS_PLATFORM_KEYS, "platform_keys") \
-  X(REMAINS_PARTITIONS, "partitions")
+  X(REMAINS_PARTITIONS, "partitions") \
+  X(REMAINS_AUDIT, "audit_rows")
 
 /* ---- shapes that have a label: X(shape, list of its values) ---- */
 
@@ -147,6 +148,8 @@ enum {
   X(LOOP_TURN, HISTOGRAM, loop_turn_seconds, SECONDS, \
     "How long a turn of the event loop lasted: what comes meanwhile waits so long") \
   X(LUA_BYTES, GAUGE, lua_memory_bytes, ONE, "Memory of the Lua states") \
+  X(SCHEDULE_LAG, HISTOGRAM, schedule_lag_seconds, SECONDS, \
+    "How late due slots of schedules were enqueued; of several together the first") \
   X(PURGED, COUNTER, purged_total, REMAINS, "What maintenance.purge has removed, counted when a purge is done")
 
 /* Asked for when the page is: X(enumerator, type, name without umavez_, label or "", help). */
@@ -154,7 +157,8 @@ enum {
   X(QUEUE_DUE, GAUGE, queue_due, "queue", "Runs that are due and wait, counted up to 10000") \
   X(QUEUE_LATER, GAUGE, queue_later, "queue", "Runs that wait for their time (delayed, or to be retried), counted up to 10000") \
   X(QUEUE_AGE, GAUGE, queue_oldest_seconds, "queue", "For how long the run that waits longest has been due; 0: none is") \
-  X(DATABASE_UP, GAUGE, database_up, "", "Whether PostgreSQL has told of the queues; 0: their metrics are left out") \
+  X(DATABASE_UP, GAUGE, database_up, "", "Whether PostgreSQL is there, as /readyz sees it") \
+  X(QUEUES_KNOWN, GAUGE, queues_known, "", "Whether PostgreSQL has told of the queues; 0: their metrics are left out") \
   X(START, GAUGE, start_time_seconds, "", "When the worker was started, in seconds since 1970; counters count from then on") \
   X(BUILD, GAUGE, build_info, "version", "1; the label tells the version")
 

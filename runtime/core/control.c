@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "io/backoff.h"
+#include "io/pgoutage.h"
 
 struct control {
   struct loop *loop;
@@ -20,6 +21,7 @@ struct control {
   bool closing;
   int pending; /* statements that are not answered yet */
   struct backoff backoff;
+  struct pgoutage outage;
   struct loop_timer retry;
 };
 
@@ -55,7 +57,7 @@ static void on_isolation(void *arg, struct pgresult *result) {
   c->told_down = false;
   backoff_reset(&c->backoff);
   err_clear(&c->why);
-  log_kv(LOG_INFO_, "postgresql_up", "connection", c->name, NULL);
+  pgoutage_up(&c->outage);
   c->hooks.on_up(c->hooks.arg);
 }
 
@@ -78,7 +80,7 @@ static void on_closed(void *arg, const struct err *why) {
   loop_timer_start(c->loop, &c->retry, backoff_next_ms(&c->backoff));
   if (c->told_down) return;
   c->told_down = true;
-  log_kv(LOG_WARN_, "postgresql_down", "connection", c->name, "error", why->message, NULL);
+  pgoutage_down(&c->outage, why);
   if (c->hooks.on_down) c->hooks.on_down(c->hooks.arg, why);
 }
 
@@ -102,6 +104,7 @@ struct control *control_new(struct loop *loop, const struct control_options *o, 
 
   c->loop = loop;
   c->name = xstrdup(o->name);
+  pgoutage_init(&c->outage, c->name);
   c->url = xstrdup(o->url);
   c->connect_timeout_ms = o->connect_timeout_ms;
   c->answer_timeout_ms = o->answer_timeout_ms;
@@ -122,6 +125,7 @@ static void control_destroy(struct control *c) {
 void control_free(struct control *c) {
   if (!c) return;
   loop_timer_stop(&c->retry);
+  pgoutage_fini(&c->outage);
   c->closing = true;
   c->up = false;
   if (c->conn) pgconn_close_later(c->conn);

@@ -15,6 +15,7 @@ struct depth {
 struct queue_stats {
   struct loop *loop;
   struct control *control;
+  const struct sched *sched;
   char *queues; /* JSON array */
   char *version;
   bool asking;
@@ -25,11 +26,13 @@ struct queue_stats {
   struct list looks;
 };
 
-struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const char *queues, const char *version) {
+struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const struct sched *sched, const char *queues,
+                                    const char *version) {
   struct queue_stats *q = xcalloc(1, sizeof *q);
 
   q->loop = loop;
   q->control = control;
+  q->sched = sched;
   q->version = xstrdup(version);
   q->queues = xstrdup(queues);
   list_init(&q->looks);
@@ -129,6 +132,9 @@ void queue_stats_sample(void *arg, const struct stats_metric *m, struct buf *out
 
   switch ((enum stats_sampled)m->sampled) {
     case STAT_SAMPLED_DATABASE_UP:
+      stats_page_line(out, m, NULL, sched_connected(q->sched) ? "1" : "0");
+      return;
+    case STAT_SAMPLED_QUEUES_KNOWN:
       stats_page_line(out, m, NULL, is_fresh(q) ? "1" : "0");
       return;
     case STAT_SAMPLED_START:

@@ -2,7 +2,7 @@
  *
  * What it is    one question (umavez.queue_depths) at a time, whose answer counts for QUEUE_STATS_MS, however often it is looked
  *               at. The question reads a bounded part of one index.
- * Owns          the last answer. Borrows control.
+ * Owns          the last answer. Borrows control and sched.
  * Life cycle    queue_stats_new → looks, samples … → queue_stats_free, with no look left.
  * Room          another thing that only the database knows (a schedule's lag) is a further column or question here, and a line
  *               of STATS_SAMPLED. */
@@ -12,6 +12,7 @@
 #include "base/list.h"
 #include "base/stats_page.h"
 #include "core/control.h"
+#include "core/sched.h"
 #include "io/loop.h"
 
 enum { QUEUE_STATS_MS = 5000, QUEUE_STATS_LIMIT = 10000 };
@@ -20,7 +21,8 @@ struct queue_stats;
 
 /* queues: those of this worker, a JSON array; others that the manifests of any worker name are told of as well. Copies. version:
  * for umavez_build_info; copies. */
-struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const char *queues, const char *version);
+struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, const struct sched *sched, const char *queues,
+                                    const char *version);
 void queue_stats_free(struct queue_stats *q);
 
 /* Who waits for an answer. The caller keeps it alive until done was called, or queue_stats_cancel. */

@@ -86,4 +86,5 @@ void run_stats_purged(const struct run *r, const char *outcome) {
   add_number(outcome, "tenant_keys", STATS_REMAINS_TENANT_KEYS);
   add_number(outcome, "platform_keys", STATS_REMAINS_PLATFORM_KEYS);
   add_number(outcome, "partitions_dropped", STATS_REMAINS_PARTITIONS);
+  add_number(outcome, "audit_rows", STATS_REMAINS_AUDIT);
 }

@@ -93,6 +93,10 @@ bool sched_draining(const struct sched *s) {
   return s->draining;
 }
 
+bool sched_connected(const struct sched *s) {
+  return s->taking;
+}
+
 bool sched_taking(const struct sched *s) {
   return s->taking && !s->draining;
 }

@@ -46,6 +46,8 @@ void sched_drain(struct sched *s, int64_t timeout_ms, void (*drained)(void *arg,
  * fingerprint filled. Not while draining (sched_draining). */
 void sched_adopt(struct sched *s, struct run *r);
 bool sched_draining(const struct sched *s);
+/* PostgreSQL is there. */
+bool sched_connected(const struct sched *s);
 /* PostgreSQL is there, and runs are taken. */
 bool sched_taking(const struct sched *s);
 

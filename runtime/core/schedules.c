@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/stats.h"
 #include "core/task.h"
 
 #define LATE_MS 60000   /* a slot that is enqueued so late is a warning */
@@ -32,7 +33,9 @@ static void tell(const struct pgresult *r, int row) {
              *until = text(r, row, UNTIL), *lag = text(r, row, LAG_MS);
 
   if (strcmp(event, "enqueued") == 0) {
-    bool late = lag && strtoll(lag, NULL, 10) >= LATE_MS;
+    int64_t lag_ms = lag ? strtoll(lag, NULL, 10) : 0;
+    bool late = lag_ms >= LATE_MS;
+    stats_observe(STAT_SCHEDULE_LAG, lag_ms * 1000);
     log_kv(late ? LOG_WARN_ : LOG_INFO_, "schedule_enqueued", "task", task, "slot", slot, "until",
            until && slot && strcmp(until, slot) != 0 ? until : NULL, "slots", text(r, row, SLOTS), "runs",
            text(r, row, RUNS), "lag_ms", lag, NULL);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/stats.h"
 #include "io/backoff.h"
+#include "io/pgoutage.h"
 
 enum { BACKOFF_BASE_MS = 100, BACKOFF_CAP_MS = 5000 };
 
@@ -33,6 +34,7 @@ struct pgpool {
   struct err error;                   /* the last failure to connect */
   struct err reported;                /* what the log and the hook know */
   enum pgpool_state reported_state;
+  struct pgoutage outage;
   struct list members[MEMBER_STATES]; /* IDLE: the last used first */
   int count[MEMBER_STATES];
   struct list waiters;
@@ -84,21 +86,7 @@ static void close_idle(struct pgpool *p) {
 
 /* ── state ── */
 
-static const char *hint(const struct err *e) {
-  static const char *const hints[][2] = {
-    {"bad_url", "correct DATABASE_URL (or database_url); it looks like postgres://user:password@host:5432/database"},
-    {"auth_failed", "check user and password in DATABASE_URL (or PGUSER, PGPASSWORD, ~/.pgpass), the role's rights, and pg_hba.conf"},
-    {"no_database", "create the database, or correct its name in DATABASE_URL (or PGDATABASE)"},
-    {"too_many_connections", "lower pool_size or the number of workers, or raise max_connections"},
-    {"read_only", "the server is a standby or read-only; waiting for one that can write"},
-  };
-  for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
-    if (strcmp(hints[i][0], e->code) == 0) return hints[i][1];
-  }
-  return NULL;
-}
-
-/* One line and one call of the hook per change of the state, or of the reason while down. */
+/* One word to the log and one call of the hook per change of the state, or of the reason while down. */
 static void report(struct pgpool *p) {
   bool changed = p->state != p->reported_state;
   if (!changed && strcmp(p->error.code, p->reported.code) == 0 && strcmp(p->error.sqlstate, p->reported.sqlstate) == 0) return;
@@ -108,12 +96,13 @@ static void report(struct pgpool *p) {
   }
   p->reported_state = p->state;
   p->reported = p->error;
-  if (err_is_set(&p->error)) {
-    enum log_level level = p->error.class == ERR_INPUT ? LOG_ERROR_ : LOG_WARN_;
-    log_err(level, p->state == PGPOOL_DOWN ? "postgres_down" : "postgres_pool_limited", &p->error, "hint", hint(&p->error), NULL);
-  } else {
-    log_kv(LOG_INFO_, "postgres_up", NULL);
-  }
+  if (p->state == PGPOOL_DOWN)
+    pgoutage_down(&p->outage, &p->error);
+  else if (err_is_set(&p->error))
+    log_err(p->error.class == ERR_INPUT ? LOG_ERROR_ : LOG_WARN_, "postgres_pool_limited", &p->error, "hint",
+            pgoutage_hint(&p->error), NULL);
+  else
+    pgoutage_up(&p->outage);
   if (changed && p->on_state != NULL) p->on_state(p->on_state_arg, p->state, &p->error);
   else if (p->state == PGPOOL_DOWN && p->on_state != NULL) p->on_state(p->on_state_arg, p->state, &p->error);
 }
@@ -264,6 +253,7 @@ struct pgpool *pgpool_new(struct loop *l, const char *url, int size, int64_t con
   p->size = size;
   p->connect_timeout_ms = connect_timeout_ms;
   p->prepare = prepare;
+  pgoutage_init(&p->outage, "handlers");
   for (int i = 0; i < MEMBER_STATES; i++) list_init(&p->members[i]);
   list_init(&p->waiters);
   p->backoff = (struct backoff)BACKOFF_INIT(BACKOFF_BASE_MS, BACKOFF_CAP_MS);
@@ -276,6 +266,7 @@ struct pgpool *pgpool_new(struct loop *l, const char *url, int size, int64_t con
 void pgpool_close_later(struct pgpool *p) {
   if (p->closing) bug("pgpool_close_later twice");
   p->closing = true;
+  pgoutage_fini(&p->outage);
   loop_timer_stop(&p->retry);
   loop_defer(p->loop, &p->serve);
 }

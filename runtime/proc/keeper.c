@@ -48,7 +48,6 @@ struct keeper {
   struct list burials, renewals;
   int nrenewals;
   int64_t used_ms; /* the last time that there was something to tell */
-  bool away;       /* it was said that PostgreSQL is */
   struct loop_timer timer;
   struct loop_task step;
 };
@@ -58,24 +57,13 @@ static void wake(struct keeper *k) { loop_defer(k->loop, &k->step); }
 /* ---- the connection ---- */
 
 static void on_up(void *arg) {
-  struct keeper *k = arg;
-
-  if (k->away) log_kv(LOG_INFO_, "keeper_connected", NULL);
-  k->away = false;
-  wake(k);
-}
-
-static void on_down(void *arg, const struct err *why) {
-  struct keeper *k = arg;
-
-  if (!k->away) log_err(LOG_WARN_, "keeper_disconnected", why, NULL);
-  k->away = true;
+  wake(arg);
 }
 
 static void open_connection(struct keeper *k) {
   struct control_options options = {"keeper", k->conf->database_url, k->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
                                     k->conf->prepare};
-  struct control_hooks hooks = {.on_up = on_up, .on_down = on_down, .arg = k};
+  struct control_hooks hooks = {.on_up = on_up, .arg = k};
 
   k->control = control_new(k->loop, &options, &hooks);
 }
@@ -232,7 +220,6 @@ static void step(void *arg) {
   if (k->control && now - k->used_ms >= CLOSE_MS) {
     control_free(k->control);
     k->control = NULL;
-    k->away = false;
   }
   if (!k->control) return;
   if (control_up(k->control)) {

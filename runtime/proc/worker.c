@@ -100,7 +100,7 @@ static void on_identity(void *arg, struct pgresult *result) {
 
   w->identity_asked_ms = 0;
   if (!pgresult_ok(result) || pgresult_rows(result) != 1) {
-    log_err(LOG_WARN_, "identity_unknown", pgresult_err(result), NULL);
+    log_err(pgresult_err(result)->class == ERR_ENV ? LOG_DEBUG_ : LOG_WARN_, "identity_unknown", pgresult_err(result), NULL);
     gate_set_identity(w->gate, NULL, NULL, 0);
     pgresult_free(result);
     return;
@@ -134,7 +134,8 @@ static void read_identity(void *arg) {
 /* ---- what is told to the database at start ---- */
 
 static void on_partitions(void *arg, struct pgresult *result) {
-  if (!pgresult_ok(result)) log_err(LOG_WARN_, "partitions_not_made", pgresult_err(result), NULL);
+  if (!pgresult_ok(result))
+    log_err(pgresult_err(result)->class == ERR_ENV ? LOG_DEBUG_ : LOG_WARN_, "partitions_not_made", pgresult_err(result), NULL);
   pgresult_free(result);
 }
 
@@ -454,7 +455,7 @@ static int make_door(struct worker *w, const char *openapi, const char *queues, 
       .body_timeout_ms = c->http_body_timeout_ms,
       .idle_timeout_ms = c->http_idle_timeout_ms,
   };
-  o.queue_stats = w->queue_stats = queue_stats_new(w->loop, w->verdicts, queues, version);
+  o.queue_stats = w->queue_stats = queue_stats_new(w->loop, w->verdicts, w->sched, queues, version);
   w->door = door_new(w->loop, w->sched, w->verdicts, &o, e);
   free(cert);
   free(key);

@@ -133,9 +133,9 @@ static int l_log_back(lua_State *L) {
   return 0;
 }
 
-/* say(event, message): a warning in the log */
+/* say(event, message, "info" or nil): a line in the log; a warning unless told otherwise */
 static int l_say(lua_State *L) {
-  log_kv(LOG_WARN_, luaL_checkstring(L, 1), "message", luaL_checkstring(L, 2), NULL);
+  log_kv(lua_isnoneornil(L, 3) ? LOG_WARN_ : LOG_INFO_, luaL_checkstring(L, 1), "message", luaL_checkstring(L, 2), NULL);
   return 0;
 }
 

@@ -61,3 +61,20 @@ BEGIN
   END LOOP;
   RETURN v_dropped;
 END $fn$;
+
+-- purge_audit: removes what operators did more than p_keep ago, the oldest first, p_limit rows a call. Gives their number. Nobody can
+-- have less than 90 days removed, so that an act cannot be made to disappear soon after it.
+CREATE OR REPLACE FUNCTION umavez.purge_audit(p_keep interval, p_limit integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+  v_removed bigint;
+BEGIN
+  IF p_keep IS NULL OR p_keep < interval '90 days' THEN
+    RAISE EXCEPTION 'the audit is kept for 90 days at least, not %', p_keep USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  DELETE FROM umavez.audit a
+   WHERE a.id = ANY (ARRAY(SELECT o.id FROM (SELECT f.id, f.at FROM umavez.audit f ORDER BY f.id LIMIT p_limit) o
+                            WHERE o.at < clock_timestamp() - p_keep));
+  GET DIAGNOSTICS v_removed = ROW_COUNT;
+  RETURN v_removed;
+END $fn$;

@@ -42,7 +42,7 @@ BEGIN
       umavez.release_orphans(uuid, uuid[]), umavez.hold_run(uuid),
       umavez.bury_worker(uuid, uuid[], jsonb), umavez.renew_worker(uuid, bigint), umavez.last_failure(uuid),
       umavez.sleep_begin(), umavez.sleep_end(), umavez.wake(), umavez.held_orders(uuid[]),
-      umavez.worker_beat(uuid, text, integer, text, jsonb), umavez.worker_gone(uuid),
+      umavez.worker_beat(uuid, text, integer, text, jsonb), umavez.worker_gone(uuid), umavez.purge_audit(interval, integer),
       umavez.end_run(uuid, text, jsonb, jsonb, bytea, integer), umavez.reschedule_run(uuid, bigint, jsonb),
       umavez.put_off_run(uuid, jsonb, integer),
       umavez.begin_run(bigint, bytea, bytea, bigint, bigint), umavez.claim(bigint, bytea, bytea, bigint),

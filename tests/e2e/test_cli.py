@@ -207,8 +207,9 @@ def test_worker_waits_for_a_database_that_is_away(cli, flags):
     cli.env["DATABASE_URL"] = "postgresql://who:sec%20ret@127.0.0.1:1/none"
     child = cli.start("worker", *flags)
     first = next(line for line in child.stderr if "event=supervisor_started" not in line)
-    assert "away" in first and "127.0.0.1" in first
-    wait_until(lambda: "event=postgres_down" in child.stderr.readline(), 20, "the worker says that it is down")
+    assert "event=database_away" in first and "127.0.0.1" in first
+    down = next(line for line in child.stderr if "event=postgres_down" in line)
+    assert "level=warn" in down and "127.0.0.1" in down and "waited for" in down
     assert child.poll() is None
     child.send_signal(signal.SIGTERM)
     _, rest = child.communicate(timeout=30)

@@ -47,7 +47,7 @@ def test_a_sound_installation(lab, examine):
     assert grave(found) == {}, found
     assert {check for check, finding in found.items() if finding["severity"] == "error"} == THROWAWAY and examine.code == 6
     for check in ("version of PostgreSQL", "role", "synchronous_commit", "connections", "pooler", "LISTEN", "autovacuum", "oldest transaction", "clock of PostgreSQL", "migrations",
-                  "schema", "workers", "queues", "unknown tasks", "ended leases", "dead runs", "expired keys", "partitions", "version of Valkey", "memory of Valkey", "clock of Valkey",
+                  "schema", "workers", "queues", "unknown tasks", "ended leases", "dead runs", "expired keys", "partitions", "version of Valkey", "memory of Valkey", "persistence of Valkey", "clock of Valkey", "synchronous standbys", "time zones of PostgreSQL",
                   "open files", "time zones"):
         assert found[check]["severity"] == "ok", (check, found.get(check))
     assert "1 worker processes" in found["connections"]["found"]
@@ -133,6 +133,50 @@ def test_a_long_transaction(lab, examine):
     assert found["severity"] in ("warning", "error") and "idle in transaction" in found["found"] and "pg_terminate_backend" in found["fix"]
     other.rollback()
     other.close()
+
+
+def test_a_prepared_transaction_holds_the_horizon(own_lab):
+    own_lab.env.pg.stop()
+    own_lab.env.pg.start(max_prepared_transactions=3)
+    other = own_lab.env.db.connect("postgres", True)
+    with other.cursor() as cursor:
+        cursor.execute("BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'left behind'")
+    found = {finding["check"]: finding for finding in findings(own_lab.cli("doctor", "--json", "--long-transaction", "0"))}["oldest transaction"]
+    assert found["severity"] in ("warning", "error") and "prepared transaction left behind" in found["found"] and "ROLLBACK PREPARED" in found["fix"]
+    with other.cursor() as cursor:
+        cursor.execute("ROLLBACK PREPARED 'left behind'")
+    other.close()
+
+
+def test_a_replication_slot_that_nobody_reads(lab, examine):
+    lab.sql("SELECT pg_create_physical_replication_slot('nobodys', true)")
+    try:
+        found = examine()["replication slots"]
+        assert found["severity"] == "info" and "nobodys" in found["found"] and "pg_drop_replication_slot('nobodys')" in found["fix"]
+        for _ in range(6):
+            lab.sql("SELECT pg_logical_emit_message(false, 'test', 'x')")
+            lab.sql("SELECT pg_switch_wal()")
+        assert examine()["replication slots"]["severity"] == "warning"
+    finally:
+        lab.sql("SELECT pg_drop_replication_slot('nobodys')")
+    assert "replication slots" not in examine()
+
+
+def test_a_synchronous_standby_that_is_not_there(own_lab):
+    own_lab.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    own_lab.sql("SELECT pg_reload_conf()")
+    look = lambda: {finding["check"]: finding for finding in findings(own_lab.cli("doctor", "--json"))}["synchronous standbys"]
+    own_lab.until(lambda: look()["severity"] == "error", 30, "the doctor to see it")
+    assert "nobody" in look()["found"] and "COMMIT" in look()["why"]
+    own_lab.sql("ALTER SYSTEM RESET synchronous_standby_names")
+    own_lab.sql("SELECT pg_reload_conf()")
+
+
+def test_a_time_zone_that_the_server_does_not_know(lab, examine):
+    lab.sql("INSERT INTO umavez.schedules (task, declared, seen_at) VALUES ('t.far', '{\"cron\": \"0 0 * * *\", \"tz\": \"Mars/Olympus\"}', now())")
+    found = examine()["time zones of PostgreSQL"]
+    assert found["severity"] == "warning" and "Mars/Olympus" in found["found"]
+    lab.sql("DELETE FROM umavez.schedules")
 
 
 def test_a_pooler_in_transaction_mode(lab, examine):

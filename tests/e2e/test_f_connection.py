@@ -310,3 +310,22 @@ def test_F09_waiting_duplicates_hold_no_connection(env):
     assert took < 2 + 4, f"the 100 took {took:.1f} s"
     assert sum(row.replay for row in rows) == 50 and env.starts("E1") == 1
     assert env.effects() == 102 and env.starts("k") == 100
+
+
+@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "alone"])
+def test_an_outage_is_one_warning_and_one_word_when_it_is_over(own_env, supervised):
+    env = own_env
+    worker = env.worker(supervised=supervised, log_level="debug", **({"workers": 1} if supervised else {}))
+    worker.wait_event("worker_ready")
+    warm_up(env)
+    for n in (1, 2):
+        env.pg.stop("immediate")
+
+        def cut():
+            return {e["connection"] for name in ("postgres_down", "postgres_disconnected") for e in worker.events(name)[-3 * n:]}
+        wait_until(lambda: worker.events("postgres_down") and cut() >= {"leases", "verdicts", "handlers"}, 30, "all connections to be lost")
+        env.pg.start()
+        wait_until(lambda: len(worker.events("postgres_up")) == n + 1, 30, lambda: "all connections to be there\n" + worker.tail())
+        loud = [e["event"] for e in worker.events() if e.get("level") in ("warn", "error")]
+        assert loud == ["postgres_down"] * n, loud
+    env.audit.allow("sessions")

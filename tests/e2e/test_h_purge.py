@@ -349,3 +349,14 @@ def test_H06_midnight_passes_under_load(own_env, skew):
     assert lab.value("SELECT count(DISTINCT finished_at::date) FROM umavez.finished_runs") == 2
     assert (lab.effects(), lab.starts()) == (sent, sent)
     assert "23514" not in "".join(worker.text() for worker in workers)
+
+
+def test_what_operators_did_is_purged_after_its_retention(lab):
+    lab.sql("""INSERT INTO umavez.audit (at, db_user, action, target)
+               SELECT clock_timestamp() - d * interval '1 day', 'x', 'pause', d::text FROM unnest(ARRAY[500, 401, 399, 100, 1]) d""")
+    lab.worker()
+    assert lab.done(lab.enqueue("maintenance.purge", {}, lab.platform), 60).outcome["audit_rows"] == 2
+    assert lab.done(lab.enqueue("maintenance.purge", {"keep_audit_days": 90}, lab.platform), 60).outcome["audit_rows"] == 2
+    refused = lab.done(lab.enqueue("maintenance.purge", {"keep_audit_days": 89}, lab.platform), 60)
+    assert (refused.status, refused.outcome["code"]) == ("failed_permanent", "bad_args")
+    assert lab.value("SELECT string_agg(target, ',') FROM umavez.audit") == "1"

@@ -272,13 +272,33 @@ def test_queues_are_told_of(lab):
         lab.enqueue("e2.t_elsewhere", {"lua": "effect() return {}"}, queue="nobodys", run_at=lab.value(
             "SELECT (clock_timestamp() + %s * interval '1 second')::text", -3600 + n if n < 4 else 3600))
     _, port = serve(lab, queues="default,nobodys", queue="false")
-    page = until_page(port, lambda p: p.value("umavez_database_up") == 1, "PostgreSQL's word")
+    page = until_page(port, lambda p: p.value("umavez_queues_known") == 1, "PostgreSQL's word")
     assert page.value("umavez_queue_due", queue="nobodys") == 4 and page.value("umavez_queue_later", queue="nobodys") == 2
     assert 3600 <= page.value("umavez_queue_oldest_seconds", queue="nobodys") < 7200
     assert page.value("umavez_queue_due", queue="default") == page.value("umavez_queue_oldest_seconds", queue="default") == 0
     assert page.value("umavez_queue_due", queue="e2_elsewhere") == 0      # the manifests name it
     lab.sql("DELETE FROM umavez.runs")
     lab.env.accepted.clear()
+
+
+def test_database_up_is_what_readyz_says(lab):
+    """A question about the queues that is refused is not a database that is away."""
+    lab.sql("REVOKE EXECUTE ON FUNCTION umavez.queue_depths(text[], integer) FROM umavez_worker")
+    _, port = serve(lab)
+    until_page(port, lambda p: p.value("umavez_database_up") == 1, "the worker to be connected")
+    assert scrape(port, SECRET).value("umavez_queues_known") == 0
+    with Connection(port) as connection:
+        assert connection.request("GET", "/readyz").status == 200
+
+
+def test_how_late_schedules_are_is_told(lab):
+    lab.env.tasks.add("t.often", owner="platform", schedule={"every": "1s"})
+    lab.env.tasks.add("t.seldom", owner="platform", schedule={"every": "20m", "missed": "all"})
+    _, port = serve(lab, schedules="true")
+    page = until_page(port, lambda p: p.value("umavez_schedule_lag_seconds_count") >= 2, "two slots")
+    assert page.value("umavez_schedule_lag_seconds_bucket", le="60") >= 2
+    lab.sql("UPDATE umavez.schedules SET next_slot = next_slot - interval '1 hour' WHERE task = 't.seldom'")
+    until_page(port, lambda p: p.value("umavez_schedule_lag_seconds_count") > p.value("umavez_schedule_lag_seconds_bucket", le="300"), "a slot that was late")
 
 
 def test_a_page_without_the_database(own_env):

@@ -106,7 +106,7 @@ def test_a_row_that_somebody_else_has_locked_stops_nobody(lab):
             assert lab.done(lab.enqueue(TENANT.task("run"), {"e1": f"E{n}", "lua": "effect() return {}"})).status == "completed"
         lab.open("a")
         assert (lab.done(long).deliveries, lab.starts()) == (1, 1)
-        assert worker.events("postgresql_down", connection="leases") == []
+        assert worker.events("postgres_down") == []
     finally:
         other.rollback()
         other.close()

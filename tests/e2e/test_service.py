@@ -93,7 +93,7 @@ def test_ready_comes_with_the_database(own_env):
     manager = own_env.closing(Manager(str(own_env.log_dir / "notify")))
     worker = own_env.worker(workers=2, env={"NOTIFY_SOCKET": str(own_env.log_dir / "notify")})
     manager.wait("STATUS=starting.*")
-    worker.wait_event("database_away")
+    worker.wait_event("postgres_down")
     assert "READY=1" not in manager.told and worker.running()
     own_env.pg.start()
     manager.wait("READY=1")

@@ -244,7 +244,7 @@ def test_E02_a_death_is_told_when_postgresql_is_back(own_lab):
     os.kill(child, signal.SIGKILL)
     lab.env.pg.stop("immediate")
     worker.thaw()
-    worker.wait_event("keeper_disconnected", 60)
+    worker.wait_event("postgres_down", 60, connection="keeper")
     lab.env.pg.start()
     worker.wait_event("worker_buried", 60)
     finish_held(lab, runs)

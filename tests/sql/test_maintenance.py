@@ -241,3 +241,16 @@ def test_gate_secret_is_this_databases_own_by_migration(sql):
     assert len(secret) == 32 and secret == bytes(sql.val("SELECT secret FROM umavez.gate"))
     with pytest.raises(psycopg2.errors.UniqueViolation):
         sql.q("INSERT INTO umavez.gate (secret) VALUES (sha256('x'))")
+
+
+def test_the_audit_is_purged_after_its_retention_and_not_before(sql):
+    sql.q("""INSERT INTO umavez.audit (at, db_user, action, target)
+             SELECT clock_timestamp() - g * interval '1 day', 'x', 'pause', g::text FROM generate_series(500, 1, -1) g""")
+    purge = lambda keep, limit=1000: sql.val("SELECT umavez.purge_audit(%s::interval, %s)", keep, limit)
+    assert purge("400 days", 30) == 30 and purge("400 days") == 71 and purge("400 days") == 0
+    assert sql.val("SELECT array_agg(target::int ORDER BY id) FROM umavez.audit") == list(range(399, 0, -1))
+    for keep in ("89 days", "0", "-1 day", None):
+        with pytest.raises(psycopg2.Error) as refused:
+            purge(keep)
+        assert refused.value.pgcode == "22023"
+    assert sql.val("SELECT count(*) FROM umavez.audit") == 399

@@ -118,7 +118,7 @@ def test_the_operator_acts_and_cannot_change_what_was_audited(sql, role):
     assert [row.action for row in rows] == ["pause", "resume", "cancel", "discard", "retry", "forget"]
     assert {row.db_user for row in rows} == {name}
     for statement in ("DELETE FROM umavez.audit", "UPDATE umavez.audit SET db_user = 'x'", "SELECT umavez.write_audit('pause', 'q', NULL, NULL)",
-                      "SELECT umavez.worker_gone(gen_random_uuid())", "UPDATE umavez.finished_runs SET discarded_at = NULL"):
+                      "SELECT umavez.worker_gone(gen_random_uuid())", "SELECT umavez.purge_audit('400 days', 10)", "UPDATE umavez.finished_runs SET discarded_at = NULL"):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             o.q(statement)
 

@@ -35,12 +35,11 @@ end
 -- Waiting cannot heal these; anything else can be a server that is still starting.
 local HOPELESS = { bad_url = true, auth_failed = true, no_database = true }
 
+-- No warning: the worker's own connections will tell that PostgreSQL is down, if it still is.
 local function note_away(conf, why)
   local note = ("PostgreSQL is away (%s); the worker waits for it"):format(why)
-  if c.supervised() or conf.log_file ~= "" then
-    c.say("database_away", note)
-  end
-  if not c.supervised() then
+  c.say("database_away", note, "info")
+  if not c.supervised() and conf.log_file ~= "" then
     c.tell("umavez: " .. note)
   end
 end

@@ -9,6 +9,7 @@ local sys = require("umavez.sys")
 local VERY_OLD = 12                                              -- times as old as what is old
 local OLD_XIDS = 1000000
 local CLOCK_MS = 1000
+local SLOT_BYTES = 2 ^ 26                                        -- a few WAL segments: more than a reader that restarts
 
 local SETTINGS = [[
 SELECT name, setting FROM pg_catalog.pg_settings
@@ -63,6 +64,26 @@ local function durability(look)
       "Set it on for the workers' role, unless that is acceptable.")
   else
     look:ok("synchronous_commit", set.synchronous_commit)
+  end
+end
+
+local STANDBYS_IN_STEP = [[
+SELECT current_setting('synchronous_standby_names') AS wanted,
+       (SELECT count(*) FROM pg_catalog.pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))::int AS there]]
+
+-- Who sees too little of pg_stat_replication sees no standby: nothing is said then.
+local function synchronous_standbys(look)
+  local row = look.db:one(STANDBYS_IN_STEP)
+  local sees = look.db:one("SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees").sees
+  if row.wanted == "" then
+    look:ok("synchronous standbys", "none is asked for")
+  elseif row.there > 0 or not sees then
+    look:ok("synchronous standbys", ("%s: %s"):format(row.wanted, sees and row.there .. " in step" or "not shown"))
+  else
+    look:error("synchronous standbys",
+      ("synchronous_standby_names is \"%s\", and none is connected"):format(row.wanted),
+      "Each COMMIT waits for one, so no run ends.",
+      "Start the standby, or ALTER SYSTEM RESET synchronous_standby_names and reload.")
   end
 end
 
@@ -141,8 +162,10 @@ local function horizon(look)
     end
   end
   for _, slot in ipairs(look.db:query(SLOTS)) do
-    if (slot.age or 0) > OLD_XIDS or (not slot.active and slot.bytes > 2 ^ 30) then
-      look:warning("replication slots", ("%s: %s, %d transactions and %d MB behind"):format(slot.name,
+    local grave = (slot.age or 0) > OLD_XIDS or not slot.active and slot.bytes > SLOT_BYTES
+    if grave or not slot.active then
+      local report = grave and look.warning or look.info
+      report(look, "replication slots", ("%s: %s, %d transactions and %d MB behind"):format(slot.name,
         slot.active and "active" or "nobody reads it", slot.age or 0, slot.bytes / 2 ^ 20),
         "It keeps dead rows and WAL until its reader comes; the disk can fill up.",
         ("Start its reader, or SELECT pg_drop_replication_slot('%s')."):format(slot.name))
@@ -248,6 +271,29 @@ local function clock(look)
   end
 end
 
+local ZONES = "SELECT DISTINCT declared->>'tz' AS zone FROM umavez.schedules WHERE declared->>'tz' IS NOT NULL"
+
+-- Slots are computed by PostgreSQL, with its own tz database or its system's.
+local function time_zones(look)
+  local zones = { "UTC", "America/Sao_Paulo", "Europe/Lisbon" }
+  pcall(function()
+    for _, row in ipairs(look.db:query(ZONES)) do
+      zones[#zones + 1] = row.zone
+    end
+  end)
+  for _, zone in ipairs(zones) do
+    local ok, err = pcall(look.db.one, look.db, "SELECT clock_timestamp() AT TIME ZONE $1::text AS at", zone)
+    if not ok and (type(err) ~= "table" or err.sqlstate ~= "22023") then
+      error(err, 0)
+    elseif not ok then
+      look:warning("time zones of PostgreSQL", "the server does not know " .. zone,
+        "Slots of schedules in that time zone cannot be computed.", "Install tzdata where PostgreSQL runs.")
+      return
+    end
+  end
+  look:ok("time zones of PostgreSQL", ("%d looked at"):format(#zones))
+end
+
 local ROLE = [[
 SELECT r.rolname AS name, r.rolsuper AS super,
        coalesce(has_schema_privilege(n.oid, 'USAGE') AND EXISTS (
@@ -280,10 +326,12 @@ return {
   { name = "server", database = true, look = server },
   { name = "role", database = true, look = role },
   { name = "durability", database = true, look = durability },
+  { name = "synchronous standbys", database = true, look = synchronous_standbys },
   { name = "connections", database = true, look = connections },
   { name = "pooler", database = true, look = pooler },
   { name = "LISTEN", database = true, look = listening },
   { name = "autovacuum", database = true, look = autovacuum },
   { name = "oldest transaction", database = true, look = horizon },
   { name = "clock of PostgreSQL", database = true, look = clock },
+  { name = "time zones of PostgreSQL", database = true, look = time_zones },
 }

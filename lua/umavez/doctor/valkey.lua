@@ -42,6 +42,13 @@ local function memory(look, gate)
   end
 end
 
+local function persistence(look, gate)
+  local info = gate:command("INFO", "persistence") or ""
+  local aof = info:match("aof_enabled:(%d)")
+  look:ok("persistence of Valkey", (aof == "1" and "append-only file" or aof == "0" and "no append-only file"
+    or "not shown") .. "; it does not matter: what Valkey loses costs time only")
+end
+
 local function version(look, gate)
   local info = gate:command("INFO", "server") or ""
   local name = info:find("valkey_version") and "Valkey" or "Redis"
@@ -70,6 +77,7 @@ local function examine(look)
   end
   version(look, gate)
   memory(look, gate)
+  persistence(look, gate)
   clock(look, gate)
   gate:close()
 end
