@@ -55,6 +55,10 @@
   X(DURATION, identity_interval, "3s", (100, 60000), NULL, "how often the database's identity is read again") \
   X(BOOL, queue, "true", none, NULL, "take runs from the queue; false: serve only the HTTP door") \
   X(BOOL, schedules, "true", none, NULL, "enqueue what the tasks' schedules say; false: leave it to other workers") \
+  X(DURATION, keep_runs, "30d", (86400000, 315360000000), NULL, \
+    "how long maintenance.purge, which comes with umavez, keeps finished runs; in whole days") \
+  X(DURATION, keep_audit, "400d", (7776000000, 315360000000), NULL, \
+    "how long it keeps what operators have done (umavez audit); in whole days") \
   X(STRING, http_listen, "", listen, NULL, "HTTP door: address:port, [v6 address]:port, or a port on 127.0.0.1; empty: no door") \
   X(STRING, http_tls_cert, "", any, NULL, "HTTP door: file with the certificate chain (PEM); with http_tls_key") \
   X(STRING, http_tls_key, "", any, NULL, "HTTP door: file with the private key (PEM)") \

@@ -10,12 +10,29 @@ local M = {}
 
 local FAULT = { "file", "task", "field", "message", "found", "expected", "nearest" }
 
+local DAY_MS = 86400000
+
+-- The schedule of the purge that comes with umavez carries the settings of what it keeps, where somebody has set them.
+local function set_purge(purge, conf)
+  local args = {}
+  for name, setting in pairs { keep_days = "keep_runs", keep_audit_days = "keep_audit" } do
+    if conf:source(setting) ~= "default" then
+      args[name] = math.ceil(conf[setting] / DAY_MS)
+    end
+  end
+  if purge and purge.builtin and purge.schedule and next(args) then
+    purge.schedule.args = args
+  end
+end
+
 --- Load all manifests and handlers.
 -- @tparam table conf the settings
 -- @treturn table the tasks by name
 -- @treturn {fault,...} every fault; tostring(fault) is its message
 function M.load(conf)
-  return manifest.load(conf.tasks_dir)
+  local found, faults = manifest.load(conf.tasks_dir)
+  set_purge(found["maintenance.purge"], conf)
+  return found, faults
 end
 
 --- The tasks of the manifests, where there are manifests: enqueueing works without them, too.
