@@ -8,9 +8,12 @@ local ffi = require("ffi")
 local json = require("umavez.json")
 local regexp = require("umavez.regexp")
 local sorted = require("umavez.names").sorted
+local texts = require("umavez.text")
 
 local M = {}
 
+local DEPTH_MAX = 16 -- of declarations inside one another
+local COUNT_MAX = 1000 -- of a task's declarations
 local PATTERN_MAX = 1000 -- octets of a text that is matched without a `max`: patterns may take long for long texts
 
 local function is_integer(v)
@@ -213,7 +216,7 @@ end
 
 function checks.min(v, d)
   local counts = d.type == "string" or d.type == "array"
-  if type(v) ~= "number" or v ~= v or counts and (v < 0 or v % 1 ~= 0) then
+  if type(v) ~= "number" or v ~= v or math.abs(v) == math.huge or counts and (v < 0 or v % 1 ~= 0) then
     return counts and "a whole number from 0" or "a number"
   end
 end
@@ -227,7 +230,7 @@ function checks.max(v, d)
 end
 
 function checks.pattern(v)
-  if type(v) ~= "string" or #v > 500 or not pcall(string.find, "", v) or not regexp.from_pattern(v) then
+  if not texts.is(v) or #v > 500 or not pcall(string.find, "", v) or not regexp.from_pattern(v) then
     return "a Lua pattern without %b, %f, %1 and ()"
   end
 end
@@ -238,14 +241,14 @@ function checks.enum(v, d)
     return expected
   end
   for k, item in pairs(v) do
-    if type(k) ~= "number" or not TYPES[d.type].test(item) then
+    if type(k) ~= "number" or not TYPES[d.type].test(item) or not pcall(json.encode, item) then
       return expected
     end
   end
 end
 
 function checks.description(v)
-  return (type(v) ~= "string" or #v > 500) and "a text of at most 500 characters" or nil
+  return (not texts.is(v) or #v > 500) and "a text of at most 500 characters, in UTF-8" or nil
 end
 
 local known = {}
@@ -257,8 +260,21 @@ local function goes_with(field, kind)
   return not field.goes_with or (" " .. field.goes_with .. " "):find(" " .. kind .. " ", 1, true)
 end
 
-local function validate_one(d, path, report)
-  if type(d) ~= "table" then
+-- Whether this is one declaration too many. A table can hold itself.
+local function too_many(place, path, report)
+  place.count = place.count + 1
+  if place.count == COUNT_MAX + 1 then
+    report({ field = path, message = ("is one declaration too many: a task's args have at most %d"):format(COUNT_MAX) })
+  elseif place.depth > DEPTH_MAX and place.count <= COUNT_MAX then
+    report({ field = path, message = ("lies in more than %d others, or in itself"):format(DEPTH_MAX) })
+  end
+  return place.count > COUNT_MAX or place.depth > DEPTH_MAX
+end
+
+local function validate_one(d, path, place, report)
+  if too_many(place, path, report) then
+    return
+  elseif type(d) ~= "table" then
     return report({ field = path, message = "wrong value", found = type(d) == "string" and ("%q"):format(d) or type(d),
       expected = 'a table such as { type = "string", required = true }' })
   elseif d.type == nil then
@@ -272,9 +288,13 @@ local function validate_one(d, path, report)
     if v ~= nil and not goes_with(field, d.type) then
       report({ field = where, message = ("does not go with the type %s"):format(d.type) })
     elseif v ~= nil and field.name == "items" then
-      validate_one(v, where, report)
+      place.depth = place.depth + 1
+      validate_one(v, where, place, report)
+      place.depth = place.depth - 1
     elseif v ~= nil and field.name == "fields" then
-      validate_fields(v, where, report)
+      place.depth = place.depth + 1
+      validate_fields(v, where, place, report)
+      place.depth = place.depth - 1
     elseif v ~= nil then
       local expected = checks[field.name](v, d)
       if expected then
@@ -294,17 +314,18 @@ local function validate_one(d, path, report)
   end
 end
 
-function validate_fields(fields, path, report)
+function validate_fields(fields, path, place, report)
   if type(fields) ~= "table" then
     return report({ field = path, message = "wrong value", found = type(fields),
       expected = "a table of names and what their values must be" })
   end
   for name, d in pairs(fields) do
-    if type(name) ~= "string" or name == "" then
-      report({ field = path, message = "wrong value", found = "a position (" .. tostring(name) .. ")",
+    if not texts.is(name) or name == "" then
+      report({ field = path, message = "wrong value",
+        found = type(name) == "string" and ("%q"):format(name) or "a position (" .. tostring(name) .. ")",
         expected = "names of members" })
     else
-      validate_one(d, path .. "." .. name, report)
+      validate_one(d, path .. "." .. name, place, report)
     end
   end
 end
@@ -315,7 +336,7 @@ end
 -- @treturn table|nil the same table, or nil when there was a fault
 function M.validate(declared, report)
   local ok = true
-  validate_fields(declared, "args", function(fault)
+  validate_fields(declared, "args", { count = 0, depth = 1 }, function(fault)
     ok = false
     report(fault)
   end)

@@ -12,6 +12,7 @@ local json = require("umavez.json")
 local schedule = require("umavez.schedule")
 local sorted = require("umavez.names").sorted
 local sys = require("umavez.c.sys")
+local texts = require("umavez.text")
 
 local M = {}
 
@@ -110,8 +111,8 @@ local function boolean(v)
 end
 
 local function text(v)
-  if type(v) ~= "string" or v == "" or #v > 500 then
-    return nil, "a text of at most 500 characters"
+  if not texts.is(v) or v == "" or #v > 500 then
+    return nil, "a text of at most 500 characters, in UTF-8"
   end
   return v
 end
@@ -131,7 +132,7 @@ local function paths(v)
   local n, seen = 0, {}
   for k, path in pairs(v) do
     n = n + 1
-    if type(k) ~= "number" or type(path) ~= "string" or path == "" or path:find("%.%.") or path:find("^%.")
+    if type(k) ~= "number" or not texts.is(path) or path == "" or path:find("%.%.") or path:find("^%.")
       or path:find("%.$") or seen[path]
     then
       return nil, expected
@@ -156,7 +157,7 @@ local function key(v)
 end
 
 local function file(v)
-  if type(v) ~= "string" or not v:match("%.lua$") or v:find("..", 1, true) or v:sub(1, 1) == "/" then
+  if not texts.is(v) or not v:match("%.lua$") or v:find("..", 1, true) or v:sub(1, 1) == "/" then
     return nil, "a file name that ends in .lua, below the manifest's folder"
   end
   return v
@@ -296,6 +297,9 @@ end
 local function reporter(faults, path)
   return function(fault)
     fault.file = path
+    for name, v in pairs(fault) do
+      fault[name] = type(v) == "string" and texts.printable(v) or v
+    end
     faults[#faults + 1] = setmetatable(fault, Fault)
   end
 end
@@ -538,6 +542,7 @@ local function load_folder(folder, found, faults, options)
   if not sys.exists(path) then
     return
   end
+  options.loading(path)
   local report = reporter(faults, path)
   local content, err = read(path)
   if not content then
@@ -557,8 +562,9 @@ local function load_folder(folder, found, faults, options)
       report({ task = task.name, message = ("is declared in %s already"):format(found[task.name].folder) })
     else
       found[task.name] = task
-      task.builtin = options and options.builtin or nil
-      if not (options and options.handlers == false) then
+      task.builtin = options.builtin or nil
+      if options.handlers ~= false then
+        options.loading(("%s (%s)"):format(task.file, task.name))
         load_handler(task, report)
       end
     end
@@ -568,13 +574,15 @@ end
 --- Load every manifest below a folder, their handlers, and the tasks that come with umavez.
 -- Nothing is registered; see `umavez.worker`.
 -- @tparam string dir
--- @tparam[opt] table options `handlers = false`: the manifests only
+-- @tparam[opt] table options `handlers = false`: the manifests only; `loading`: a function that is told of each file
+-- whose code is about to be executed, and by nil that none is any more
 -- @treturn table checked tasks by name: the fields (durations in milliseconds), `name`, `file`, `folder`, `effect`,
 -- `prepare`
 -- @treturn table array of faults, all there are; `tostring(fault)` is its message, its fields are `file`, `task`,
 -- `field`, `message`, `found`, `expected`, `nearest`
 function M.load(dir, options)
   local found, faults = {}, {}
+  options = { handlers = options and options.handlers, loading = options and options.loading or function() end }
   local real = sys.realpath(dir)
   if not real or sys.exists(real) ~= "directory" then
     reporter(faults, dir)({ message = "there is no such folder (setting tasks_dir)" })
@@ -584,11 +592,14 @@ function M.load(dir, options)
   own = own and sys.exists(own) and sys.realpath(own)
   if real then
     local own_path, rest = package.path:match("^([^;]*;[^;]*;)(.*)$") -- the library's: nothing hides it
-    package.path = own_path .. real .. "/?.lua;" .. real .. "/?/init.lua;" .. rest
+    local ours = real .. "/?.lua;" .. real .. "/?/init.lua;"
+    if rest:sub(1, #ours) ~= ours then
+      package.path = own_path .. ours .. rest
+    end
   end
   if own and not (real and own:sub(1, #real + 1) == real .. "/") then
     load_folder({ path = own, name = "maintenance" }, found, faults,
-      { handlers = options and options.handlers, builtin = true })
+      { handlers = options.handlers, loading = options.loading, builtin = true })
   else
     own = nil
   end
@@ -599,6 +610,7 @@ function M.load(dir, options)
       end
     end)
   end
+  options.loading(nil)
   return found, faults
 end
 

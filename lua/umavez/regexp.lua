@@ -9,8 +9,30 @@ local CLASSES = {
   c = "\\x00-\\x1f\\x7f", p = "!-\\/:-@\\[-`{-~",
 }
 
+local CAPTURES_MAX = 32 -- Lua's
+
 local function escaped(char)
   return char:find("[%^%$%(%)%.%[%]%*%+%-%?{}|\\/]") and "\\" .. char or char
+end
+
+-- What stands at `at` in a set: its translation and the place after it. `%` cannot end a range in both languages.
+local function member(pattern, at)
+  local char = pattern:sub(at, at)
+  if char == "%" then
+    local class = pattern:sub(at + 1, at + 1)
+    if class == "" or class:find("%a") and not CLASSES[class] then
+      return nil -- a class's complement inside of a set
+    end
+    return CLASSES[class] or escaped(class), at + 2
+  end
+  local last = pattern:sub(at + 2, at + 2)
+  if pattern:sub(at + 1, at + 1) == "-" and last ~= "]" and last ~= "" then
+    if last == "%" or last < char or (char .. last):find("[\128-\255]") then
+      return nil
+    end
+    return escaped(char) .. "-" .. escaped(last), at + 3
+  end
+  return escaped(char), at + 1
 end
 
 -- A set from its `[` at `at`: its translation and the place of its `]`.
@@ -19,25 +41,14 @@ local function set(pattern, at)
   if pattern:sub(i, i) == "^" then
     out, i = out .. "^", i + 1
   end
-  while true do
-    local char = pattern:sub(i, i)
-    if char == "" then
+  while first or pattern:sub(i, i) ~= "]" do
+    local text, after = member(pattern, i)
+    if i > #pattern or not text then
       return nil
-    elseif char == "]" and not first then
-      return out .. "]", i
-    elseif char == "%" then
-      local class = pattern:sub(i + 1, i + 1)
-      if class:find("%a") and not CLASSES[class] then
-        return nil -- a class's complement inside of a set
-      end
-      out, i = out .. (CLASSES[class] or escaped(class)), i + 2
-    elseif char == "-" and not first and pattern:sub(i + 1, i + 1) ~= "]" then
-      out, i = out .. "-", i + 1
-    else
-      out, i = out .. escaped(char), i + 1
     end
-    first = false
+    out, i, first = out .. text, after, false
   end
+  return out .. "]", i
 end
 
 -- One item at `at`: its translation, the place after it, and whether it can be repeated.
@@ -70,15 +81,18 @@ end
 
 --- Translate.
 -- @tparam string pattern a Lua pattern that is well formed
--- @treturn string|nil nil when there is no regular expression for it: %b, %f, %1, (), complements inside of sets
+-- @treturn string|nil nil when there is no regular expression for it: %b, %f, %1, (), complements inside of sets,
+-- ranges backwards, or when captures are not closed or too many
 function M.from_pattern(pattern)
-  local out, at = {}, 1
+  local out, at, open, captures = {}, 1, 0, 0
   if pattern:sub(1, 1) == "^" then
     out[1], at = "^", 2
   end
   while at <= #pattern do
     local text, after, repeatable = item(pattern, at)
-    if not text then
+    open = open + (text == "(" and 1 or text == ")" and -1 or 0)
+    captures = captures + (text == "(" and 1 or 0)
+    if not text or open < 0 or captures > CAPTURES_MAX then
       return nil
     end
     local mark = pattern:sub(after, after)
@@ -87,7 +101,7 @@ function M.from_pattern(pattern)
     end
     out[#out + 1], at = text, after
   end
-  return table.concat(out)
+  return open == 0 and table.concat(out) or nil
 end
 
 return M

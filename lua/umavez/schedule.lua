@@ -16,16 +16,33 @@ local function check_cron(v)
 end
 
 -- A name that the database cannot know is found here, where the tz database is. Without one it decides alone.
+-- What is wrong with a name, by the files of the tz database; nil when they know it, or are not here.
+local function unknown_zone(name)
+  local dir = os.getenv("TZDIR") or ZONES
+  local path = dir .. "/" .. name
+  if not sys.exists(dir) then
+    return nil
+  elseif sys.exists(path) ~= "file" then
+    return "there is no " .. path
+  end
+  local f = io.open(path, "rb")
+  local head = f and f:read(4)
+  if f then
+    f:close()
+  end
+  return f and head ~= "TZif" and path .. " is none" or nil
+end
+
 local function check_tz(v)
   local expected = 'a time zone of the tz database, such as "America/Sao_Paulo" or "UTC"'
   if type(v) ~= "string" or #v > 64 or not v:match("^%a[%w_+%-/]*$") or v:match("^posix") or v:match("^right/")
-    or v == "localtime"
+    or v == "localtime" or v:find("//", 1, true)
   then
     return nil, expected
   end
-  local dir = os.getenv("TZDIR") or ZONES
-  if sys.exists(dir) and sys.exists(dir .. "/" .. v) ~= "file" then
-    return nil, expected .. (" (there is no %s/%s)"):format(dir, v)
+  local fault = unknown_zone(v)
+  if fault then
+    return nil, ("%s (%s)"):format(expected, fault)
   end
   return v
 end

@@ -44,16 +44,17 @@ static int refuse(struct err *e, const struct sql_token *verb, const char *rule)
   return err_set(e, ERR_INPUT, "statement_refused", "%s is refused: %s", word, rule);
 }
 
-/* x stands after SET */
-static int check_set(struct sql_lexer *x, const struct sql_token *verb, struct err *e) {
+/* `after` stands after SET. What is looked at here, check_rest looks at once more: it may end the statement. */
+static int check_set(const struct sql_lexer *after, const struct sql_token *verb, struct err *e) {
   static const char *const guarded[] = {"role", "session", "session_authorization", "idle_in_transaction_session_timeout",
                                         "idle_session_timeout", "transaction_timeout", "transaction", "transaction_isolation",
                                         "transaction_read_only", "transaction_deferrable", "umavez"};
-  struct sql_token t = sql_lex(x);
+  struct sql_lexer x = *after;
+  struct sql_token t = sql_lex(&x);
   if (sql_token_is(&t, "constraints")) return 0;
   if (sql_token_is(&t, "transaction")) return refuse(e, verb, TRANSACTION);
   if (!sql_token_is(&t, "local")) return refuse(e, verb, SESSION "; SET LOCAL ends with the transaction");
-  t = sql_lex(x);
+  t = sql_lex(&x);
   for (size_t i = 0; i < sizeof guarded / sizeof *guarded; i++)
     if (is_name(&t, guarded[i])) return refuse(e, verb, "this setting belongs to the runner");
   return 0;
@@ -92,9 +93,10 @@ static struct sql_token after_explain(struct sql_lexer *x) {
     struct sql_lexer ahead = *x;
     struct sql_token u = sql_lex(&ahead);
     if (!sql_token_is(&u, "select") && !sql_token_is(&u, "with") && !sql_token_is(&u, "values") && !sql_token_is(&u, "table") && !sql_token_is_symbol(&u, '(')) {
-      while (u.type != TOKEN_END && u.type != TOKEN_BROKEN && !sql_token_is_symbol(&u, ')')) u = sql_lex(&ahead);
+      while (u.type != TOKEN_END && u.type != TOKEN_BROKEN && !sql_token_is_symbol(&u, ')') && !sql_token_is_symbol(&u, ';'))
+        u = sql_lex(&ahead);
       *x = ahead;
-      return sql_lex(x);
+      return sql_token_is_symbol(&u, ')') ? sql_lex(x) : u;
     }
   }
   while (sql_token_is(&t, "analyze") || sql_token_is(&t, "analyse") || sql_token_is(&t, "verbose")) t = sql_lex(x);

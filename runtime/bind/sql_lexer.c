@@ -77,12 +77,12 @@ static int skip_dollar(struct sql_lexer *x) {
 }
 
 struct sql_token sql_lex(struct sql_lexer *x) {
-  struct sql_token t = {TOKEN_END, x->p, 0};
-  if (!skip_blanks(x)) {
+  struct sql_token t = {TOKEN_END, x->p, x->p, 0};
+  if (x->broken || !skip_blanks(x)) {
     t.type = TOKEN_BROKEN;
     return t;
   }
-  t.p = x->p;
+  t.start = t.p = x->p;
   if (x->p >= x->end) return t;
   unsigned char c = (unsigned char)*x->p;
   if (c == '\'') {
@@ -113,7 +113,7 @@ struct sql_token sql_lex(struct sql_lexer *x) {
       x->p += 2;
       t.p = x->p;
       t.type = !skip_quoted(x, quote, false) ? TOKEN_BROKEN : quote == '"' ? TOKEN_QUOTED : TOKEN_STRING;
-      t.len = (size_t)(x->p - t.p) - 1;
+      t.len = (size_t)(x->p - t.p) - (t.type != TOKEN_BROKEN);
     }
     return t;
   } else if (is_digit(c)) {
@@ -134,10 +134,11 @@ bool sql_token_is(const struct sql_token *t, const char *word) {
 bool sql_token_is_symbol(const struct sql_token *t, char c) { return t->type == TOKEN_SYMBOL && t->len == 1 && *t->p == c; }
 
 bool sql_next_statement(struct sql_lexer *x, const char **statement, size_t *len) {
+  if (x->broken) return false;
   struct sql_token t = sql_lex(x), before = t;
   while (sql_token_is_symbol(&t, ';')) t = sql_lex(x);
   if (t.type == TOKEN_END) return false;
-  *statement = t.type == TOKEN_QUOTED ? t.p - 1 : t.p;
+  *statement = t.start;
   bool create = sql_token_is(&t, "create");
   int parens = 0, blocks = 0; /* BEGIN ATOMIC … END of a function's body, and CASE … END inside */
   for (; t.type != TOKEN_END && t.type != TOKEN_BROKEN; before = t, t = sql_lex(x)) {
@@ -151,7 +152,6 @@ bool sql_next_statement(struct sql_lexer *x, const char **statement, size_t *len
       return true;
     }
   }
-  if (t.type == TOKEN_BROKEN) x->p = x->end;
   *len = (size_t)(x->end - *statement);
   return true;
 }

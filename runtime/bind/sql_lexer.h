@@ -10,13 +10,14 @@ enum sql_token_type { TOKEN_END, TOKEN_WORD, TOKEN_QUOTED, TOKEN_STRING, TOKEN_N
 
 struct sql_token {
   enum sql_token_type type;
+  const char *start; /* where it begins in the text, with its quotes and prefix */
   const char *p; /* of a word or quoted name: its first character (inside the quotes) */
   size_t len;
 };
 
 struct sql_lexer {
   const char *p, *end;
-  const char *broken; /* after TOKEN_BROKEN: what is not closed */
+  const char *broken; /* after TOKEN_BROKEN, which comes again then: what is not closed */
 };
 
 struct sql_token sql_lex(struct sql_lexer *x); /* borrows the text; a token points into it */

@@ -85,6 +85,29 @@ describe("args", function()
     assert.equal("an empty string", f.found)
   end)
 
+  it("refuses what fuzzing found: what JSON cannot tell, what raises when it is used, what holds itself", function()
+    for name, d in pairs {
+      min = { type = "number", min = -math.huge }, max = { type = "number", max = math.huge },
+      enum = { type = "number", enum = { 0 / 0 } }, description = { type = "any", description = "\255" },
+      pattern = { type = "string", pattern = "(a" },
+    } do
+      local found = faults_of { v = d }
+      assert.equal(1, #found, name)
+      assert.matches("^args.v." .. name .. ": wrong value", found[1])
+    end
+    assert.matches("^args: wrong value: .*names of members", faults_of({ ["\255"] = { type = "any" } })[1])
+    local t = { type = "array" }
+    t.items = t
+    assert.matches("lies in more than 16 others, or in itself", faults_of({ v = t })[1])
+    local wide = { type = "object", fields = {} }
+    for i = 1, 20 do
+      wide.fields["f" .. i] = wide
+    end
+    local found = faults_of { v = wide }
+    assert.matches("at most 1000", found[#found])
+    assert.is_true(#found <= 1000)
+  end)
+
   it("does not match patterns against long strings", function()
     local declared = { v = { type = "string", pattern = "a" } }
     assert.is_nil(args.fault(declared, { v = ("a"):rep(1000) }))
@@ -156,7 +179,9 @@ describe("args", function()
     } do
       assert.equal(expected, regexp.from_pattern(pattern))
     end
-    for _, pattern in ipairs { "%b()", "%f[%w]", "(a)%1", "()", "[%S]" } do
+    -- found by fuzzing: captures that matching raises at, ranges that no regular expression may have
+    for _, pattern in ipairs { "%b()", "%f[%w]", "(a)%1", "()", "[%S]", "(a", "a)", ")(", ("(a)"):rep(33), "[b-a]",
+      "[+-%]", "[a" } do
       assert.is_nil(regexp.from_pattern(pattern), pattern)
     end
   end)

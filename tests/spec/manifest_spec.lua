@@ -1,4 +1,5 @@
 -- Manifests: all faults at once, each with file, task, field, found, expected, nearest name.
+local json = require("umavez.json")
 local manifest = require("umavez.manifest")
 local sys = require("umavez.sys")
 
@@ -176,6 +177,24 @@ describe("manifests", function()
     local _, faults = load("x = 1 return { tasks = { a = { owner = 'tenant' } } }")
     assert.same({}, faults)
     assert.is_nil(rawget(_G, "x"))
+  end)
+
+  it("refuses texts that JSON cannot hold, and shows them in such a way that it can (found by fuzzing)", function()
+    for field, value in pairs { description = "'\\255'", key = "{ 'a\\0b' }", handler = "'\\255.lua'" } do
+      local fault = fault_of(("return { tasks = { a = { owner = 'tenant', %s = %s } } }"):format(field, value))
+      assert.equal(field, fault.field)
+      json.decode(json.encode(fault))
+    end
+    local fault = fault_of("return { tasks = { a = { owner = 'tenant', ['\\255'] = 1 } } }")
+    assert.equal("\\255", fault.field)
+    assert.matches("field \\255: no such field", tostring(fault))
+  end)
+
+  it("does not lengthen package.path each time it is loaded", function()
+    load("return { tasks = {} }")
+    local once = package.path
+    load("return { tasks = {} }")
+    assert.equal(once, package.path)
   end)
 
   it("checks the handlers", function()

@@ -56,6 +56,8 @@ describe("a manifest's schedule", function()
     ['{ cron = "@daily", tz = "America/Sao Paulo" }'] = { "schedule.tz", "a time zone" },
     ['{ cron = "@daily", tz = "America/Sampa" }'] = { "schedule.tz", "there is no" },
     ['{ cron = "@daily", tz = "../etc/passwd" }'] = { "schedule.tz", "a time zone" },
+    ['{ cron = "@daily", tz = "Etc//UTC" }'] = { "schedule.tz", "a time zone" },
+    ['{ cron = "@daily", tz = "leapseconds" }'] = { "schedule.tz", "is none" },
     ['{ cron = "@daily", tz = "America" }'] = { "schedule.tz", "there is no" },
     ['{ every = "1h", tz = "UTC" }'] = { "schedule.tz", "goes with cron only" },
     ['{ every = "0s" }'] = { "schedule.every", "a duration" },

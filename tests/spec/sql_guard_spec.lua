@@ -111,6 +111,12 @@ describe("the statement guard", function()
     refused("SELECT $$a", "dollar%-quoted string that is not closed")
     refused("SELECT /* a", "comment that is not closed")
     refused("/* /* */", "comment that is not closed")
+    -- found by fuzzing
+    refused("SET LOCAL; COMMIT", "more than one statement")
+    refused("EXPLAIN (ANALYZE, \"BUFFERS) SELECT 1", "quoted name that is not closed")
+    refused("EXPLAIN (ANALYZE; COMMIT", "more than one statement")
+    refused("SET LOCAL \"work_mem = '64MB'", "quoted name that is not closed")
+    refused("SET LOCAL /* work_mem = '64MB'", "comment that is not closed")
     refused("SELECT 1\0; COMMIT", "NUL")
   end)
 
@@ -143,6 +149,7 @@ describe("the statement guard", function()
       texts("CREATE RULE r AS ON INSERT TO t DO (SELECT 1; SELECT 2); x"))
     local body = "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; SELECT 2; END"
     assert.same({ body, "SELECT 3" }, texts(body .. "; SELECT 3;"))
+    assert.same({ "U&\"x\"", "\"y" }, texts("U&\"x\"; \"y")) -- found by fuzzing: the whole name
     local statements = split("\n\nSELECT 1;\n\nSELECT 2")
     assert.equal(3, statements[1][2])
     assert.equal(5, statements[2][2])
