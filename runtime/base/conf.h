@@ -47,6 +47,8 @@
   X(DURATION, lease, "30s", (1000, 86400000), NULL, "how long a run of a task that no manifest knows is held") \
   X(DURATION, stall, "5s", (100, 3600000), NULL, \
     "how long a child's loop may be busy before its supervisor tells of it, and kills it when its time-outs are over") \
+  X(DURATION, load_timeout, "20s", (100, 3600000), NULL, \
+    "how long one file (a handler with what it requires, a manifest, the settings) may take to load before its child is killed") \
   X(DURATION, drain_timeout, "25s", (0, 86400000), NULL, "how long runs may go on after SIGTERM") \
   X(DURATION, connect_timeout, "5s", (100, 600000), NULL, "how long a connection to PostgreSQL may take to come up") \
   X(DURATION, gate_timeout, "100ms", (1, 60000), NULL, \

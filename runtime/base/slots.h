@@ -30,6 +30,7 @@ enum {
   SLOT_TRACEBACK_MAX = 4096,
   SLOT_LISTEN_MAX = 128,
   SLOT_FAULT_MAX = 1024,
+  SLOT_URL_MAX = 2048,
   SLOT_STARTED_MAX = 256
 };
 
@@ -47,7 +48,7 @@ enum slot_state {
 #undef X
 };
 
-/* A run whose code is being executed. */
+/* A run whose code is being executed. While the child loads: the file whose code is, with an empty run_id. */
 struct slot_run {
   char run_id[37];
   char task[SLOT_TASK_MAX];
@@ -60,7 +61,8 @@ struct slot_run {
 /* What the parent must know of a child's settings, which may be newer than its own. */
 struct slot_settings {
   int64_t workers, max_runs, max_memory_bytes;
-  int64_t stall_ms, drain_timeout_ms, lease_ms; /* lease_ms: the shortest of all its tasks */
+  int64_t stall_ms, load_timeout_ms, drain_timeout_ms, lease_ms; /* lease_ms: the shortest of all its tasks */
+  char database_url[SLOT_URL_MAX]; /* where its runs and leases are; "": longer than that */
   char http_listen[SLOT_LISTEN_MAX];
 };
 

@@ -18,6 +18,7 @@ static struct {
   struct slots *slots;
   struct slot *slot;
   int listen_fd;
+  int supervisor;
   char **argv;
 } us = {.listen_fd = -1};
 
@@ -32,7 +33,7 @@ void child_open(void) {
   int fd, index;
 
   if (!text) return;
-  if (sscanf(text, "%d:%d:%d:%7s", &fd, &index, &us.listen_fd, form) != 4)
+  if (sscanf(text, "%d:%d:%d:%d:%7s", &fd, &index, &us.listen_fd, &us.supervisor, form) != 5)
     die(CHILD_VARIABLE " is what a supervisor tells its children, and no setting: unset it");
   unsetenv(CHILD_VARIABLE);
   log_init(LOG_INFO_, strcmp(form, "json") == 0 ? LOG_JSON : LOG_LOGFMT, STDERR_FILENO);
@@ -54,6 +55,14 @@ struct slot *child_slot(void) {
 
 int child_listen_fd(void) {
   return us.listen_fd;
+}
+
+pid_t child_supervisor(void) {
+  return us.supervisor;
+}
+
+bool child_orphaned(void) {
+  return us.supervisor > 0 && getppid() != us.supervisor;
 }
 
 /* ---- the supervisor's side ---- */
@@ -78,8 +87,8 @@ static char **environment(const struct child_start *start) {
     }
     if (!skip) env[kept++] = environ[i];
   }
-  env[kept] = xasprintf(CHILD_VARIABLE "=%d:%d:%d:%s", start->slots_fd, start->slot, start->listen_fd,
-                        start->json ? "json" : "logfmt");
+  env[kept] = xasprintf(CHILD_VARIABLE "=%d:%d:%d:%d:%s", start->slots_fd, start->slot, start->listen_fd,
+                        (int)getpid(), start->json ? "json" : "logfmt");
   return env;
 }
 

@@ -12,13 +12,15 @@
 
 #include "base/slots.h"
 
-#define CHILD_VARIABLE "UMAVEZ_SUPERVISED" /* slots fd:slot:listening fd or -1:json or logfmt */
+#define CHILD_VARIABLE "UMAVEZ_SUPERVISED" /* slots fd:slot:listening fd or -1:supervisor's pid:json or logfmt */
 
 /* Once, at the start of the process; die() when the variable is there and makes no sense. */
 void child_open(void);
 bool child_supervised(void);
 struct slot *child_slot(void); /* NULL: no supervisor */
 int child_listen_fd(void);     /* the door's; -1: none */
+pid_t child_supervisor(void);  /* who has started us, dead or alive; 0: nobody */
+bool child_orphaned(void);     /* it is gone */
 
 /* From now on: when the supervisor dies, we are told to drain (SIGTERM), and are gone limit_s seconds later even if our loop does not
  * turn any more, since nobody is left who would kill us. Not for a process that is stopped. */

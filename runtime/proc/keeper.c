@@ -43,6 +43,7 @@ struct renewal {
 struct keeper {
   struct loop *loop;
   const struct conf *conf;
+  char *url;
   struct keeper_hooks hooks;
   struct control *control; /* NULL: closed */
   struct list burials, renewals;
@@ -61,7 +62,7 @@ static void on_up(void *arg) {
 }
 
 static void open_connection(struct keeper *k) {
-  struct control_options options = {"keeper", k->conf->database_url, k->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
+  struct control_options options = {"keeper", k->url, k->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
                                     k->conf->prepare};
   struct control_hooks hooks = {.on_up = on_up, .arg = k};
 
@@ -234,11 +235,12 @@ static void step(void *arg) {
 
 static void on_timer(void *arg) { wake(arg); }
 
-struct keeper *keeper_new(struct loop *loop, const struct conf *conf, const struct keeper_hooks *hooks) {
+struct keeper *keeper_new(struct loop *loop, const struct conf *conf, const char *url, const struct keeper_hooks *hooks) {
   struct keeper *k = xcalloc(1, sizeof *k);
 
   k->loop = loop;
   k->conf = conf;
+  k->url = xstrdup(url);
   k->hooks = *hooks;
   list_init(&k->burials);
   list_init(&k->renewals);
@@ -254,5 +256,8 @@ void keeper_free(struct keeper *k) {
   control_free(k->control);
   while (!list_empty(&k->burials)) free_burial(container_of(k->burials.next, struct burial, node));
   while (!list_empty(&k->renewals)) free_renewal(container_of(k->renewals.next, struct renewal, node));
+  free(k->url);
   free(k);
 }
+
+bool keeper_idle(const struct keeper *k) { return list_empty(&k->burials) && list_empty(&k->renewals) && !k->control; }

@@ -1,7 +1,7 @@
 /* keeper: what a supervisor must tell PostgreSQL about its children: that one is dead, so that its runs go back at once, and that
  * one is alive although its loop is busy, so that its leases go on.
  *
- * Owns          one connection, opened when there is something to tell and closed when there has been nothing for a while.
+ * Owns          one connection to one database (the watchdog has a keeper for each: a reload may change it), opened when there is something to tell and closed when there has been nothing for a while.
  * Burials       are told again until PostgreSQL has answered, and then some seconds more: what the dead child had sent last (a take,
  *               an end) may still be under way in the server. Without PostgreSQL the leases do the same, later.
  * Callbacks     come at the loop's safe point. */
@@ -19,9 +19,10 @@ struct keeper_hooks {
   void *arg;
 };
 
-/* Keeps conf; copies hooks. */
-struct keeper *keeper_new(struct loop *loop, const struct conf *conf, const struct keeper_hooks *hooks);
+/* For the database at url. Keeps conf; copies url and hooks. */
+struct keeper *keeper_new(struct loop *loop, const struct conf *conf, const char *url, const struct keeper_hooks *hooks);
 void keeper_free(struct keeper *k);
+bool keeper_idle(const struct keeper *k); /* nothing to tell, and no connection */
 
 struct keeper_burial {
   const char *worker_id;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "bind/bind.h"
 #include "host/vm.h"
+#include "host/vm_trace.h"
 #include "io/loop.h"
 #include "proc/child.h"
 #include "proc/signals.h"
@@ -96,6 +97,7 @@ int main(int argc, char **argv) {
   if (!vm) die("%s", err.message);
   bind_open(vm);
   vm_preload(vm, "umavez.c.worker", worker_lua_open);
+  if (child_slot()) vm_trace(vm, child_slot()); /* before any code of the user's is loaded */
 
   struct vm_thread *t = vm_thread_new(vm, on_done, &p);
   lua_State *T = vm_thread_state(t);

@@ -113,6 +113,7 @@ static void on_watchdog(void *arg) {
 static void on_end(void *arg) {
   struct supervisor *s = arg;
 
+  signals_hold(NULL); /* as in proc/worker.c */
   s->hooks.ended(s->hooks.arg, s->exit_code, s->message);
 }
 
@@ -203,6 +204,7 @@ static void accept_generation(struct supervisor *s, struct sup_child *c) {
   c->canary = false;
   s->generation = c->generation;
   s->want = wanted(s, settings.workers);
+  s->load_timeout_ms = settings.load_timeout_ms;
   s->nvacancies = 0;
   s->first_failures = 0;
   s->phase = first ? RELOAD_NONE : RELOAD_ROLL;
@@ -352,8 +354,14 @@ static void first_died(struct supervisor *s, struct sup_child *c, int status) {
 
 static void canary_died(struct supervisor *s, struct sup_child *c, int status) {
   char why[SLOT_FAULT_MAX], how[64];
+  struct slot_run loading;
 
-  if (!slot_fault(slots_at(s->slots, c->slot), why)) strcpy(why, "it has said nothing");
+  if (slot_fault(slots_at(s->slots, c->slot), why))
+    ; /* its own words */
+  else if (sup_loading(s, c, &loading))
+    snprintf(why, sizeof why, "%s while loading %s", c->killed ? "it did not come back within load_timeout" : "it died", loading.task);
+  else
+    strcpy(why, "it has said nothing");
   if (WIFEXITED(status))
     snprintf(how, sizeof how, "exit status %d", WEXITSTATUS(status));
   else
@@ -500,6 +508,7 @@ struct supervisor *supervisor_new(struct loop *loop, const struct conf *conf, co
   s->listen_fd = -1;
   list_init(&s->children);
   s->want = wanted(s, conf->workers);
+  s->load_timeout_ms = conf->load_timeout_ms;
   s->slots = slots_new(3 * s->want + SLOTS_SPARE, e);
   if (!s->slots || (conf->watch_tasks && !(s->files = treewatch_new(loop, conf->tasks_dir, on_files, s, e))) ||
       (conf->http_listen[0] && (s->listen_fd = listen_open(conf->http_listen, e)) < 0)) {

@@ -56,7 +56,8 @@ struct sup_child *sup_start(struct supervisor *s, int64_t generation, int failur
 
 void sup_settings(struct supervisor *s, const struct sup_child *c, struct slot_settings *out) {
   if (slot_told(slots_at(s->slots, c->slot), NULL, out)) return;
-  *out = (struct slot_settings){.workers = s->conf->workers, .drain_timeout_ms = s->conf->drain_timeout_ms};
+  *out = (struct slot_settings){.workers = s->conf->workers, .load_timeout_ms = s->conf->load_timeout_ms,
+                                .drain_timeout_ms = s->conf->drain_timeout_ms};
 }
 
 /* ---- stop ---- */
@@ -90,6 +91,30 @@ void sup_signal(void *supervisor, int slot, int sig) {
   list_for_each(c, &s->children, node) if (c->slot == slot) kill(c->pid, sig);
 }
 
+bool sup_loading(struct supervisor *s, const struct sup_child *c, struct slot_run *out) {
+  return slot_current_run(slots_at(s->slots, c->slot), out) && !out->run_id[0];
+}
+
+/* It holds nothing yet, so a fixed time is enough; a database that is waited for is nobody's code. */
+static void look_at_loading(struct supervisor *s, struct sup_child *c, int64_t now) {
+  struct slot *slot = slots_at(s->slots, c->slot);
+  char text[SLOT_TRACEBACK_MAX + 1];
+  struct slot_run what;
+
+  if (slot_state(slot) != SLOT_STARTING || c->killed || !sup_loading(s, c, &what)) return;
+  int64_t ms = now - what.since_ms;
+  if (ms >= s->load_timeout_ms / 2 && !c->traced) {
+    c->traced = true;
+    kill(c->pid, SIGUSR2);
+  }
+  if (ms < s->load_timeout_ms) return;
+  c->killed = true;
+  log_kv(LOG_ERROR_, "child_killed", "child", log_i64(c->pid), "why", "it does not come back from loading within load_timeout",
+         "loading", what.task, "ms", log_i64(ms), "traceback",
+         slot_traceback(slot, text) ? text : "none: compiled code, or a call that blocks", NULL);
+  kill(c->pid, SIGKILL);
+}
+
 void sup_look(struct supervisor *s) {
   int64_t now = loop_now_ms(s->loop);
   struct sup_child *c;
@@ -101,6 +126,7 @@ void sup_look(struct supervisor *s) {
       log_kv(LOG_INFO_, "child_ready", "child", log_i64(c->pid), "generation", log_i64(c->generation), "after_ms",
              log_i64(now - c->started_ms), NULL);
     }
+    look_at_loading(s, c, now);
     if (c->failures > 0 && c->ready_ms > 0 && now - c->ready_ms >= HEALTHY_MS) c->failures = 0;
     if (c->kill_ms == 0 || now < c->kill_ms || c->killed) continue;
     c->killed = true;
@@ -146,11 +172,11 @@ void sup_say_death(struct supervisor *s, const struct sup_child *c, int status, 
   char text[64], worker_id[37], fault[SLOT_FAULT_MAX];
   struct slot_run run;
   bool told = slot_told(slot, worker_id, NULL), running = slot_current_run(slot, &run), faulty = slot_fault(slot, fault);
-  bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0, loading = running && !run.run_id[0];
 
   log_kv(well ? LOG_INFO_ : LOG_ERROR_, "child_died", "child", log_i64(c->pid), "generation", log_i64(c->generation),
-         "how", how(status, text), "worker_id", told ? worker_id : NULL, "run_id", running ? run.run_id : NULL, "task",
-         running ? run.task : NULL, "tenant_id", running && run.has_tenant ? log_i64(run.tenant_id) : NULL, "why",
+         "how", how(status, text), "worker_id", told ? worker_id : NULL, "run_id", running && !loading ? run.run_id : NULL,
+         "task", running && !loading ? run.task : NULL, "loading", loading ? run.task : NULL, "tenant_id", running && run.has_tenant ? log_i64(run.tenant_id) : NULL, "why",
          faulty ? fault : NULL, "lived_ms", log_i64(loop_now_ms(s->loop) - c->started_ms), "failures",
          c->failures > 0 ? log_i64(c->failures) : NULL, "next_start_ms", next_ms >= 0 ? log_i64(next_ms) : NULL, NULL);
 }

@@ -27,7 +27,8 @@ struct sup_child {
   enum stop_why why;  /* STOP_NOT: it is not told to stop */
   int stops;          /* SIGTERMs sent */
   int64_t kill_ms;    /* SIGKILL is due; 0: never */
-  bool killed;        /* by that */
+  bool killed;        /* by that, or because it never came back from loading */
+  bool traced;        /* a traceback of what it loads was asked for */
   bool canary;        /* the first of a generation that does not count yet */
   int failures;       /* young deaths in a row in this place, before it */
   struct sup_child *heir_of; /* it is started to take the place of that one, which goes on until then */
@@ -55,6 +56,7 @@ struct supervisor {
   int64_t generation; /* the present one; 0: none has ever been ready */
   struct vacancy vacancy[WORKERS_MAX];
   int nvacancies;
+  int64_t load_timeout_ms; /* the present generation's */
 
   enum reload_phase phase;
   int64_t phase_until_ms; /* when the reload is given up; 0: never */
@@ -91,6 +93,8 @@ int sup_count(struct supervisor *s, bool (*which)(const struct supervisor *s, co
 /* Reports `child_died`; next_ms: until the next start in its place, or -1. */
 void sup_say_death(struct supervisor *s, const struct sup_child *c, int status, int64_t next_ms);
 void sup_settings(struct supervisor *s, const struct sup_child *c, struct slot_settings *out);
+/* What a child is loading, or was when it died; false: nothing. */
+bool sup_loading(struct supervisor *s, const struct sup_child *c, struct slot_run *out);
 bool sup_is_young(struct supervisor *s, const struct sup_child *c);
 int64_t sup_delay_ms(int failures); /* jittered; 0 for the first */
 

@@ -35,11 +35,19 @@ struct watched {
   int64_t culprit_since_ms;
 };
 
+/* The keeper of one database. */
+struct kept {
+  struct list node;
+  struct keeper *keeper;
+  char *url;
+};
+
 struct watchdog {
   struct loop *loop;
   struct slots *slots;
   struct watchdog_hooks hooks;
-  struct keeper *keeper;
+  const struct conf *conf;
+  struct list kept;
   struct loop_timer timer;
   struct loop_task look;
   int64_t interval_ms, looked_ms;
@@ -49,6 +57,38 @@ struct watchdog {
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t sooner(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- the databases ---- */
+
+static void on_renewed(void *arg, const char *worker_id, int64_t asked_ms);
+
+/* Of the database that a child works with; its settings may be newer than ours, or older. */
+static struct keeper *keeper_for(struct watchdog *w, const struct slot_settings *settings) {
+  const char *url = settings->database_url[0] ? settings->database_url : w->conf->database_url;
+  struct keeper_hooks hooks = {on_renewed, w};
+  struct kept *k;
+
+  list_for_each(k, &w->kept, node) if (strcmp(k->url, url) == 0) return k->keeper;
+  k = xcalloc(1, sizeof *k);
+  list_init(&k->node);
+  list_push_back(&w->kept, &k->node);
+  k->url = xstrdup(url);
+  k->keeper = keeper_new(w->loop, w->conf, url, &hooks);
+  return k->keeper;
+}
+
+static void free_kept(struct kept *k) {
+  list_remove(&k->node);
+  keeper_free(k->keeper);
+  free(k->url);
+  free(k);
+}
+
+static void free_idle(struct watchdog *w) {
+  struct kept *k, *next;
+
+  list_for_each_safe(k, next, &w->kept, node) if (keeper_idle(k->keeper)) free_kept(k);
+}
 
 /* ---- one child ---- */
 
@@ -145,7 +185,7 @@ static void renew(struct watchdog *w, struct watched *c, const struct slot_run *
   if (ms < lease / 6 || now - c->renewing_ms < lease / 3) return; /* the connection has to be made first */
   if (run && run->deadline_ms && now >= later(run->deadline_ms + GRACE_MS, run->since_ms + settings->stall_ms)) return;
   c->renewing_ms = now;
-  keeper_renew(w->keeper, c->worker_id, lease);
+  keeper_renew(keeper_for(w, settings), c->worker_id, lease);
 }
 
 static void come_back(struct watched *c, const struct slot *slot, int64_t now) {
@@ -192,6 +232,7 @@ static void look(void *arg) {
   w->looked_ms = now;
   for (int i = 0; i < slots_count(w->slots); i++)
     next = sooner(next, look_at(w, i, now));
+  free_idle(w);
   w->interval_ms = later(next, TICK_MIN_MS);
   loop_timer_start(w->loop, &w->timer, w->interval_ms);
 }
@@ -270,11 +311,12 @@ void watchdog_child_died(struct watchdog *w, int i, int status, bool ours) {
   struct slot *slot = slots_at(w->slots, i);
   struct watched *c = &w->watched[i];
   char worker_id[37], charged[SLOT_STARTED_MAX][37], text[SLOT_TRACEBACK_MAX + 1];
+  struct slot_settings settings;
   struct slot_run run;
   struct death d;
   int n = 0;
 
-  if (!slot_told(slot, worker_id, NULL)) return; /* it has never taken a run */
+  if (!slot_told(slot, worker_id, &settings)) return; /* it has never taken a run */
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && slot_state(slot) == SLOT_ENDED) return;
   if (strcmp(c->worker_id, worker_id) != 0) memset(c, 0, sizeof *c);
   describe(&d, c, status);
@@ -289,25 +331,30 @@ void watchdog_child_died(struct watchdog *w, int i, int status, bool ours) {
     log_kv(LOG_ERROR_, "runs_lost_their_worker", "child", log_i64(slot->pid), "runs", log_i64(n), "message", d.how, NULL);
   }
   char *failure = n > 0 ? failure_json(&d, c->verdict == KILL_TIMEOUT ? "" : tail, worker_id, traced ? text : NULL) : NULL;
-  keeper_bury(w->keeper, &(struct keeper_burial){worker_id, (const char(*)[37])charged, n, failure});
+  keeper_bury(keeper_for(w, &settings), &(struct keeper_burial){worker_id, (const char(*)[37])charged, n, failure});
   free(failure);
   memset(c, 0, sizeof *c);
 }
 
-bool watchdog_pending(const struct watchdog *w) { return keeper_pending(w->keeper); }
+bool watchdog_pending(const struct watchdog *w) {
+  const struct kept *k;
+
+  list_for_each(k, &w->kept, node) if (keeper_pending(k->keeper)) return true;
+  return false;
+}
 
 /* ---- life ---- */
 
 struct watchdog *watchdog_new(struct loop *loop, struct slots *slots, const struct conf *conf,
                               const struct watchdog_hooks *hooks) {
   struct watchdog *w = xcalloc(1, sizeof *w);
-  struct keeper_hooks keeper_hooks = {on_renewed, w};
 
   w->loop = loop;
   w->slots = slots;
   w->hooks = *hooks;
   w->watched = xcalloc((size_t)slots_count(slots), sizeof *w->watched);
-  w->keeper = keeper_new(loop, conf, &keeper_hooks);
+  w->conf = conf;
+  list_init(&w->kept);
   loop_timer_init(&w->timer, on_timer, w);
   loop_task_init(&w->look, look, w);
   return w;
@@ -327,7 +374,8 @@ void watchdog_stop(struct watchdog *w) {
 void watchdog_free(struct watchdog *w) {
   if (!w) return;
   watchdog_stop(w);
-  keeper_free(w->keeper);
+  struct kept *k, *next;
+  list_for_each_safe(k, next, &w->kept, node) free_kept(k);
   free(w->watched);
   free(w);
 }

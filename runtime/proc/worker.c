@@ -83,6 +83,7 @@ static void end_later(struct worker *w, int exit_code, const char *message) {
 static void on_end(void *arg) {
   struct worker *w = arg;
 
+  signals_hold(NULL); /* one that comes between here and exit would end us by its default action */
   slot_ended(w->slot);
   w->hooks.ended(w->hooks.arg, w->exit_code, w->message);
 }
@@ -330,6 +331,9 @@ void worker_stop(struct worker *w) {
 }
 
 static void on_signal(void *arg) {
+  if (child_orphaned())
+    log_kv(LOG_ERROR_, "supervisor_gone", "supervisor", log_i64(child_supervisor()), "what",
+           "this child drains and ends; nobody replaces it", NULL);
   worker_stop(arg);
 }
 
@@ -471,6 +475,7 @@ static void shortest_lease(void *arg, struct task *t) {
 static void tell_supervisor(struct worker *w) {
   struct slot_settings settings = {
       .stall_ms = w->conf->stall_ms,
+      .load_timeout_ms = w->conf->load_timeout_ms,
       .workers = w->conf->workers,
       .max_runs = w->conf->max_runs,
       .max_memory_bytes = w->conf->max_memory << 20,
@@ -480,6 +485,7 @@ static void tell_supervisor(struct worker *w) {
 
   task_each(shortest_lease, &settings.lease_ms);
   err_copy_text(settings.http_listen, sizeof settings.http_listen, w->conf->http_listen);
+  if (strlen(w->conf->database_url) < sizeof settings.database_url) strcpy(settings.database_url, w->conf->database_url);
   slot_tell(w->slot, w->worker_id, &settings);
   if (w->slot) child_end_with_parent((unsigned)(w->conf->drain_timeout_ms / 1000) + ORPHAN_SPARE_S);
 }

@@ -7,7 +7,6 @@
 #include "bind/bind_conf.h"
 #include "bind/bind_run.h"
 #include "bind/bind_value.h"
-#include "host/vm_trace.h"
 #include "proc/child.h"
 #include "proc/logfile.h"
 #include "proc/supervisor.h"
@@ -60,7 +59,6 @@ static struct conf *keep_conf(lua_State *L) {
 static void be_watched(struct vm *vm) {
   if (!child_slot()) return;
   bind_run_watch(child_slot());
-  vm_trace(vm, child_slot());
   loop_watch(vm_loop(vm), child_slot());
 }
 
@@ -154,6 +152,18 @@ static int l_fault(lua_State *L) {
   return 0;
 }
 
+/* loading(text or nil): the file whose code is executed from now on; nil: none. For our supervisor, which ends what never comes back. */
+static int l_loading(lua_State *L) {
+  struct slot_run now = {.since_ms = loop_clock_us() / 1000};
+  if (lua_isnoneornil(L, 1)) {
+    slot_leave_run(child_slot());
+    return 0;
+  }
+  err_copy_text(now.task, sizeof now.task, luaL_checkstring(L, 1));
+  slot_enter_run(child_slot(), &now);
+  return 0;
+}
+
 /* result(box) → exit code, message or nil */
 static int l_result(lua_State *L) {
   const struct ended *e = vm_await_result(L, 1);
@@ -166,7 +176,7 @@ int worker_lua_open(lua_State *L) {
   static const luaL_Reg functions[] = {{"start", l_start},           {"supervise", l_supervise}, {"result", l_result},
                                        {"supervised", l_supervised}, {"log_to", l_log_to},       {"fault", l_fault},
                                        {"say", l_say},               {"running", l_running},     {"tell", l_tell},
-                                       {"log_back", l_log_back},     {NULL, NULL}};
+                                       {"log_back", l_log_back},     {"loading", l_loading},     {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
   return 1;

@@ -187,6 +187,35 @@ def test_a_reload_takes_new_settings(lab):
     wait_ready(port, worker)                                                   # the door is where it was
 
 
+def test_after_a_reload_to_another_database_deaths_are_told_there(lab):
+    """The supervisor tells a death to the database that the dead child worked with, not to that of its own first settings."""
+    lab.env.tasks.add("e2.away", owner="platform", lease="10m", timeout="60s", handler=LAB)       # no lease ends in this test
+    other = lab.env.pg.database()
+    conf = lab.env.log_dir / "umavez-test.lua"
+    try:
+        conf.write_text(f"return {{ database_url = [[{lab.env.db.url()}]] }}")
+        worker = lab.worker(workers=1, drain_timeout="100ms", env={"UMAVEZ_CONFIG": str(conf), "DATABASE_URL": ""})
+        worker.wait_children(1)
+        conf.write_text(f"return {{ database_url = [[{other.url()}]] }}")
+        hang_up(worker)
+        worker.wait_event("reloaded")
+        child, = worker.wait_children(1, generation=2)
+        run = other.val("SELECT umavez.enqueue('e2.away', %s::jsonb)", '{"lua": "ctx.sql:one(\'SELECT pg_sleep(60)\') return {}"}')
+
+        def holder():
+            row = other.one("SELECT worker_id, deliveries FROM umavez.runs WHERE run_id = %s AND state = 'running'", run)
+            started = row and other.val("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%%pg_sleep(60)%%' AND pid <> pg_backend_pid()")
+            return row if started else None
+        first = wait_until(holder, 30, lambda: worker.tail())
+        os.kill(child, signal.SIGKILL)
+        worker.wait_event("worker_buried", worker_id=str(first.worker_id), returned=1)
+        again = wait_until(lambda: holder() if holder() and holder().worker_id != first.worker_id else None, 30, lambda: worker.tail())
+        assert again.deliveries == 1
+        assert worker.terminate() == 0
+    finally:
+        other.drop()
+
+
 def test_a_reload_whose_database_is_away_is_given_up(own_env):
     """The new child waits for its database; the old ones, which can do no more, are kept, and the next reload works."""
     worker = own_env.worker(workers=1)
@@ -302,6 +331,7 @@ def test_J05_the_parents_death_drains_the_children(lab, owner, gate):
     worker.process.wait()
     lab.until(lambda: not any(map(procs.alive, children)), 5 + 3 + SLACK, "the children's end")
     assert not worker.processes()
+    assert {(int(event["pid"]), int(event["supervisor"])) for event in worker.events("supervisor_gone")} == {(child, worker.pid) for child in children}
     lab.until(lambda: not lab.sessions(), 5, "the sessions to end")
     assert {(end.status, end.deliveries) for end in map(lab.finished, runs)} == {("completed", 1)}
     left = [lab.live(run) for run in more if not lab.finished(run)]
@@ -372,6 +402,21 @@ def test_a_child_that_is_told_to_stop_is_replaced_without_alarm(lab):
     died = worker.wait_event("child_died", child=first)
     assert (died["level"], died["how"]) == ("info", "exit status 0")
     assert first not in worker.wait_children(2)
+
+
+@pytest.mark.parametrize("supervised", [False, True], ids=["alone", "child"])
+def test_SIGTERM_between_teardown_and_exit_does_not_end_it_by_the_signal(lab, supervised):
+    """One that came when nobody listened to signals any more, and the process was about to exit, ended it with -15."""
+    for _ in range(8):
+        worker = lab.worker(workers=1) if supervised else lab.worker()
+        pid = worker.wait_children(1)[0] if supervised else worker.pid
+        worker.wait_event("worker_ready")
+        wait_until(lambda: procs.send(pid, signal.SIGTERM) or not procs.alive(pid), 30, "its end, under signals without a pause", interval=0)
+        if supervised:
+            assert worker.wait_event("child_died", child=pid)["how"] == "exit status 0"
+            assert worker.terminate() == 0
+        else:
+            assert worker.process.wait(30) == 0
 
 
 def test_a_crash_loop_is_slow_and_loud(lab):

@@ -27,10 +27,11 @@ end
 
 --- Load all manifests and handlers.
 -- @tparam table conf the settings
+-- @tparam[opt] table options umavez.manifest.load's
 -- @treturn table the tasks by name
 -- @treturn {fault,...} every fault; tostring(fault) is its message
-function M.load(conf)
-  local found, faults = manifest.load(conf.tasks_dir)
+function M.load(conf, options)
+  local found, faults = manifest.load(conf.tasks_dir, options)
   set_purge(found["maintenance.purge"], conf)
   return found, faults
 end

@@ -81,7 +81,7 @@ end
 
 -- Manifests and handlers are the user's code: only children load them, never the supervisor.
 local function load_tasks(conf)
-  local found, faults = tasks.load(conf)
+  local found, faults = tasks.load(conf, { loading = c.loading })
   if #faults > 0 then
     for _, fault in ipairs(faults) do
       report(conf, fault)
@@ -137,8 +137,12 @@ end
 
 local function run_child(args)
   local ok, code, why = xpcall(function()
-    return work(load_settings(args))
+    c.loading("the settings")
+    local conf = load_settings(args)
+    c.loading(nil)
+    return work(conf)
   end, with_trace)
+  c.loading(nil)
   if not ok then
     local err = code
     code, why = cli.EXIT.failed, tostring(err)
