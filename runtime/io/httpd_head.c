@@ -175,7 +175,8 @@ int httpd_head_check(struct httpd_head *head, struct MHD_Connection *c, const ch
   MHD_get_connection_values_n(c, MHD_HEADER_KIND, on_header, &w);
   if (w.why == NULL && MHD_VERSION < 0x00097701 && (!w.exact || w.at + 2 != (uintptr_t)method + size->header_size))
     w.why = MALFORMED; /* a fold, a NUL, a bare LF, a second blank: what the library hides shows in where things lie */
-  if (w.why == NULL && (strncmp(version, "HTTP/1.", 7) != 0 || strlen(version) != 8)) w.why = MALFORMED;
+  if (w.why == NULL && (strncmp(version, "HTTP/1.", 7) != 0 || version[7] < '0' || version[7] > '9' || version[8]))
+    w.why = MALFORMED;
   if (w.why == NULL) w.why = check_target(head);
   bool http11 = strcmp(version, "HTTP/1.0") != 0;
   if (w.why == NULL && http11 && httpd_head_value(head, "Host", 0) == NULL) w.why = "the header Host is missing";
