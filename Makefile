@@ -70,6 +70,12 @@ check-long:  ## every test whole: long waits, the long fault run, long fuzzing
 lint:  ## luacheck, layers, lengths, docs that follow their tables
 	$(Q)tests/lint/run $(BUILD)
 
+.PHONY: docs-check
+docs-check: all  ## the pages follow their tables, and every snippet is run (or says why it cannot be, and is listed)
+	$(Q)$(BUILD)/umavez exec tests/lint/docs.lua && $(BUILD)/umavez exec tests/lint/events.lua
+	$(Q)UMAVEZ_BIN=$(abspath $(BUILD))/umavez /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/e2e/test_docs.py tests/e2e/test_door_docs.py \
+	  tests/sql/test_keys_page.py tests/e2e/test_author.py::test_the_guides_snippets_run
+
 .PHONY: asan
 asan:  ## build with ASan and UBSan into build-asan and run the tests on it
 	$(Q)ASAN_OPTIONS=detect_leaks=1 SAN=address,undefined BUILD=build-asan tests/run build unit spec e2e
