@@ -425,7 +425,8 @@ static void on_step(void *arg) {
   }
   b->current = r;
   r->conn = b->conn;
-  ledger_batch_turn(b->conn, &b->turn, r, runner_idle_ms(r), b->nturns++ == 0);
+  ledger_batch_turn(b->conn, &b->turn, r, runner_idle_ms(r));
+  b->nturns++;
   b->turn_us = runner_now_us();
   loop_timer_start(b->rn->loop, &b->watch, BATCH_LOOK_MS);
   runner_start_handler(r);

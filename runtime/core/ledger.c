@@ -240,7 +240,7 @@ struct giveback {
 static void on_given_back(void *arg) {
   struct giveback *g = arg;
 
-  if (err_is_set(&g->got.err))
+  if (err_is_set(&g->got.err) || g->got.dirty)
     pgpool_discard(g->pool, g->conn);
   else
     pgpool_release(g->pool, g->conn);
@@ -248,15 +248,14 @@ static void on_given_back(void *arg) {
 }
 
 void ledger_rollback_later(struct pgpool *pool, struct pgconn *conn) {
-  static const char *const statements[] = {"ROLLBACK", "RESET ALL", "RESET ROLE", "SELECT pg_catalog.pg_advisory_unlock_all()"};
   struct giveback *g = xcalloc(1, sizeof *g);
 
   g->pool = pool;
   g->conn = conn;
   g->got.done = on_given_back;
   g->got.arg = g;
-  for (size_t i = 0; i < sizeof statements / sizeof *statements; i++)
-    answers_send(&g->got, conn, statements[i], NULL, NULL, NULL);
+  answers_send(&g->got, conn, "ROLLBACK", NULL, NULL, NULL);
+  answers_send_reset(&g->got, conn);
   pgconn_sync(conn);
 }
 

@@ -69,28 +69,18 @@ static void on_reset(void *arg, struct pgresult *result) {
   if (!pgresult_ok(result)) {
     a->dirty = true;
     log_kv(LOG_DEBUG_, "session_reset_failed", "error", pgresult_err(result)->message, NULL);
+  } else if (strcmp(pgresult_value(result, 0, 0), "t") == 0) {
+    a->dirty = true;
   }
   answers_got(a, result);
 }
 
-static void on_left_over(void *arg, struct pgresult *result) {
-  struct ledger_answers *a = arg;
-
-  if (pgresult_ok(result) && strcmp(pgresult_value(result, 0, 1), "t") == 0) a->dirty = true;
-  on_reset(a, result);
+void answers_send_reset(struct ledger_answers *a, struct pgconn *conn) {
+  answers_send(a, conn, "SELECT umavez.reset_session()", NULL, on_reset, a);
 }
-
-/* Frees session-level advisory locks, and looks for what is rare and dearer to undo than a new connection: objects in
- * pg_temp, LISTEN, held cursors. */
-#define LEFT_OVER                                                                                             \
-  "SELECT pg_catalog.pg_advisory_unlock_all(), " TEMPORARY_LEFT                                               \
-  " OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels()) "                                              \
-  "OR EXISTS (SELECT FROM pg_catalog.pg_cursor() c WHERE c.is_holdable)"
 
 void answers_send_commit(struct ledger_answers *a, struct pgconn *conn) {
   answers_send(a, conn, "COMMIT", NULL, on_commit, a);
-  answers_send(a, conn, "RESET ALL", NULL, on_reset, a);
-  answers_send(a, conn, "RESET ROLE", NULL, on_reset, a);
-  answers_send(a, conn, LEFT_OVER, NULL, on_left_over, a);
+  answers_send_reset(a, conn);
   pgconn_sync(conn);
 }

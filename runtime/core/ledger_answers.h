@@ -35,6 +35,8 @@ void answers_send(struct ledger_answers *a, struct pgconn *conn, const char *sql
 bool answers_ok(struct ledger_answers *a, const struct pgresult *result);
 /* An answer has been dealt with: takes result, and calls done if it was the last. */
 void answers_got(struct ledger_answers *a, struct pgresult *result);
+/* Queues umavez.reset_session(): what functions may have left in the session is gone, or a->dirty. */
+void answers_send_reset(struct ledger_answers *a, struct pgconn *conn);
 /* COMMIT, then what functions may have left in the session (settings, role, session-level advisory locks, …), and a sync. */
 void answers_send_commit(struct ledger_answers *a, struct pgconn *conn);
 

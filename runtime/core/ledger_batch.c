@@ -140,32 +140,20 @@ void ledger_batch_begin(struct pgconn *c, struct ledger_answers *g, struct run *
 /* ---- turns ---- */
 
 #define SAVEPOINT_NAME "umavez_run"
-#define SET_TURN "SELECT " TEMPORARY_LEFT ", pg_catalog.set_config('umavez.tenant_id', $1, true), " TIMEOUTS("$2")
-
-static void on_turn_set(void *arg, struct pgresult *result) {
+static void on_turn(void *arg, struct pgresult *result) {
   struct ledger_answers *g = arg;
 
   if (answers_ok(g, result) && strcmp(pgresult_value(result, 0, 0), "t") == 0) g->dirty = true;
   answers_got(g, result);
 }
 
-/* What a function of the run before has left would be seen by this one: RESET ALL, RESET ROLE. They undo the settings of
- * the transaction, too, which are made anew. */
-void ledger_batch_turn(struct pgconn *c, struct ledger_answers *g, const struct run *r, int64_t idle_ms,
-                       bool first) {
+void ledger_batch_turn(struct pgconn *c, struct ledger_answers *g, const struct run *r, int64_t idle_ms) {
   struct params p = {.n = 0};
 
-  if (!first) {
-    answers_send(g, c, "RESET ALL", NULL, NULL, NULL);
-    answers_send(g, c, "RESET ROLE", NULL, NULL, NULL);
-  }
-  answers_send(g, c, "SAVEPOINT " SAVEPOINT_NAME, NULL, NULL, NULL);
-  if (r->has_tenant)
-    params_int(&p, r->tenant_id);
-  else
-    params_text(&p, "");
+  params_tenant(&p, r);
   params_int(&p, idle_ms);
-  answers_send(g, c, pgconn_server_version(c) >= 140000 ? SET_TURN CONNECTION_CHECK : SET_TURN, &p, on_turn_set, g);
+  answers_send(g, c, "SELECT umavez.begin_turn($1::bigint, $2::bigint)", &p, on_turn, g);
+  answers_send(g, c, "SAVEPOINT " SAVEPOINT_NAME, NULL, NULL, NULL);
 }
 
 void ledger_batch_keep(struct pgconn *c, struct ledger_answers *g) {

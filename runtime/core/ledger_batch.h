@@ -14,11 +14,10 @@
 /* BEGIN, begin_runs; PostgreSQL ends the transaction when it has been idle for idle_ms. Fills ledger_id (0: not claimed here), attempt and backend_pid of the n runs. */
 void ledger_batch_begin(struct pgconn *c, struct ledger_answers *g, struct run *const *runs, int n, int64_t idle_ms);
 
-/* Queues what a run's turn begins with: the session as it was (not before the first), SAVEPOINT, tenant and time-outs. Sent
- * with the handler's first statement. An error of it comes to g, which counts these answers without done; g->dirty if the runs
- * before have left temporary objects, which this one sees. */
-void ledger_batch_turn(struct pgconn *c, struct ledger_answers *g, const struct run *r, int64_t idle_ms,
-                       bool first);
+/* Queues what a run's turn begins with: the session as it was, tenant and time-outs, SAVEPOINT. Sent with the handler's first
+ * statement. An error of it comes to g, which counts these answers without done; g->dirty if the runs before have left
+ * temporary objects, which this one sees. */
+void ledger_batch_turn(struct pgconn *c, struct ledger_answers *g, const struct run *r, int64_t idle_ms);
 /* Queues what it ends with: the savepoint is released, or undone and released. */
 void ledger_batch_keep(struct pgconn *c, struct ledger_answers *g);
 void ledger_batch_undo(struct pgconn *c, struct ledger_answers *g);

@@ -22,11 +22,6 @@ void params_bool(struct params *p, bool v);
 void params_digest(struct params *p, const char *hex);
 void params_tenant(struct params *p, const struct run *r);
 
-/* Whether the session has temporary objects. */
-#define TEMPORARY_LEFT                                                                                       \
-  "pg_catalog.pg_my_temp_schema() <> 0 AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = " \
-  "pg_catalog.pg_my_temp_schema())"
-
 /* fail_run for r->outcome, failure, permanent, delay_ms: its text and its parameters. */
 #define FAIL_RUN                                                                                                  \
   "SELECT outcome, remaining_ms FROM umavez.fail_run($1::uuid, $2::bigint, $3::bytea, $4::bigint, $5::int, "      \

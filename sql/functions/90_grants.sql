@@ -50,6 +50,7 @@ BEGIN
       umavez.renew(bigint, bigint, integer, bigint), umavez.release(bigint, bigint, integer),
       umavez.complete_run(uuid, bigint, bytea, bigint, integer, jsonb, bigint, boolean),
       umavez.begin_runs(bigint[], bytea[], bytea[], bigint),
+      umavez.begin_turn(bigint, bigint), umavez.reset_session(), umavez.temporary_left(),
       umavez.forget_runs(bigint[], bigint[]),
       umavez.complete_runs(uuid[], bigint[], bytea[], bigint[], jsonb[], bigint, boolean),
       umavez.fail_run(uuid, bigint, bytea, bigint, integer, boolean, jsonb, jsonb, bigint, bigint, boolean),
