@@ -12,7 +12,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
     gcc libc6-dev make pkgconf libluajit-5.1-dev libpq-dev libhiredis-dev libev-dev libmicrohttpd-dev libssl-dev lua-argparse \
     build-essential debhelper
 WORKDIR /umavez
-COPY Makefile LICENSE README.md CHANGELOG.md ./
+COPY Makefile LICENSE README.md README.pt-BR.md CHANGELOG.md ./
 COPY contrib contrib
 COPY docs docs
 COPY examples examples

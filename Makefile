@@ -136,7 +136,7 @@ install: all man  ## install below PREFIX (DESTDIR is put before it): program, l
 	$(Q)install -D -m 755 $(BUILD)/umavez $(DESTDIR)$(PREFIX)/bin/umavez
 	$(Q)$(DATA) | while read -r f; do install -D -m 644 $$f $(SHARE)/$$f || exit 1; done
 	$(Q)install -D -m 644 -t $(SHARE)/contrib contrib/grafana-dashboard.json contrib/alerts.yml
-	$(Q)install -D -m 644 -t $(DOC) docs/*.md README.md CHANGELOG.md LICENSE
+	$(Q)install -D -m 644 -t $(DOC) docs/*.md README.md README.pt-BR.md CHANGELOG.md LICENSE
 	$(Q)install -D -m 644 -t $(MAN) $(BUILD)/umavez.1
 	$(Q)install -d $(DESTDIR)$(UNIT_DIR)
 	$(Q)sed 's|/usr/local/bin/|$(PREFIX)/bin/|' contrib/umavez.service >$(DESTDIR)$(UNIT_DIR)/umavez.service
@@ -148,7 +148,7 @@ uninstall:  ## remove what `install` with the same PREFIX has put there; setting
 	$(Q)rm -rf $(SHARE) $(DOC)
 
 # What a package is made of: the program's sources and data, without tests and tools.
-PACKED = Makefile LICENSE README.md CHANGELOG.md contrib docs examples lua runtime sql tasks
+PACKED = Makefile LICENSE README.md README.pt-BR.md CHANGELOG.md contrib docs examples lua runtime sql tasks
 
 PACKAGES ?= $(BUILD)/deb
 # What this make was called with is not for the package's own.
