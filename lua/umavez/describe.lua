@@ -71,6 +71,11 @@ function words.concurrency(task)
     or "as many at once as there are connections"
 end
 
+function words.global_limit(task)
+  return task.global_limit and ("%d at once in all workers together"):format(task.global_limit)
+    or "no limit across workers"
+end
+
 function words.batch(task)
   return task.batch == 1 and "each run has a transaction of its own"
     or ("up to %d runs share a transaction when many wait"):format(task.batch)

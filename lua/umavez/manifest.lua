@@ -8,7 +8,9 @@ local args = require("umavez.args")
 local c = require("umavez.c.run")
 local context = require("umavez.context")
 local distance = require("umavez.distance")
+local field_docs = require("umavez.field_docs")
 local json = require("umavez.json")
+local queues = require("umavez.queues")
 local schedule = require("umavez.schedule")
 local sorted = require("umavez.names").sorted
 local sys = require("umavez.c.sys")
@@ -243,6 +245,8 @@ M.fields = {
     doc = "the queue its runs go to, unless enqueue says otherwise" },
   { name = "concurrency", type = "number", check = integer(1, 10000),
     doc = "runs of this task at once in one worker. Default: as many as there are connections" },
+  { name = "global_limit", type = "number", check = queues.limit,
+    doc = "runs of this task at once in all workers together. Default: no limit" },
   { name = "batch", type = "number", default = 50, check = integer(1, 64),
     doc = "runs that may share one transaction when many wait, each under a savepoint of its own; 1: none" },
   { name = "history", type = "boolean", default = true, check = boolean,
@@ -450,16 +454,20 @@ function M.evaluate(content, path)
   return result
 end
 
-local function check_manifest(content, folder, report)
+local function check_manifest(content, folder, declared, report)
   local given, err = M.evaluate(content, folder.path .. "/manifest.lua")
   if not given then
     report({ message = err })
     return {}
   end
   for _, name in ipairs(sorted(given)) do
-    if name ~= "tasks" then
-      report({ field = tostring(name), message = "no such field", found = shown(given[name]), expected = "tasks",
-        nearest = type(name) == "string" and nearest(name, { "tasks" }) or nil })
+    if name == "queues" then
+      queues.check(given.queues, declared,
+        { report = report, is_queue = queue, check_fields = check_fields, shown = shown, folder = folder.path })
+    elseif name ~= "tasks" then
+      report({ field = tostring(name), message = "no such field", found = shown(given[name]),
+        expected = "tasks or queues",
+        nearest = type(name) == "string" and nearest(name, { "tasks", "queues" }) or nil })
     end
   end
   if type(given.tasks) ~= "table" then
@@ -554,7 +562,7 @@ local function load_folder(folder, found, faults, options)
         expected = "letters, digits and _, not beginning with a digit" })
     end
   end
-  for _, task in ipairs(check_manifest(content, folder, report)) do
+  for _, task in ipairs(check_manifest(content, folder, options.queues, report)) do
     if found[task.name] and found[task.name].builtin then
       report({ task = task.name, message = "comes with umavez, and this copy is another one: remove it from here, or "
         .. "give the task another name" })
@@ -580,9 +588,11 @@ end
 -- `prepare`
 -- @treturn table array of faults, all there are; `tostring(fault)` is its message, its fields are `file`, `task`,
 -- `field`, `message`, `found`, `expected`, `nearest`
+-- @treturn table the queues that are declared, by name
 function M.load(dir, options)
   local found, faults = {}, {}
-  options = { handlers = options and options.handlers, loading = options and options.loading or function() end }
+  options = { handlers = options and options.handlers, loading = options and options.loading or function() end,
+    queues = {} }
   local real = sys.realpath(dir)
   if not real or sys.exists(real) ~= "directory" then
     reporter(faults, dir)({ message = "there is no such folder (setting tasks_dir)" })
@@ -599,7 +609,7 @@ function M.load(dir, options)
   end
   if own and not (real and own:sub(1, #real + 1) == real .. "/") then
     load_folder({ path = own, name = "maintenance" }, found, faults,
-      { handlers = options.handlers, loading = options.loading, builtin = true })
+      { handlers = options.handlers, loading = options.loading, queues = options.queues, builtin = true })
   else
     own = nil
   end
@@ -611,7 +621,7 @@ function M.load(dir, options)
     end)
   end
   options.loading(nil)
-  return found, faults
+  return found, faults, options.queues
 end
 
 -- What bind_task.c takes.
@@ -631,7 +641,9 @@ end
 
 --- Register checked tasks with the program: from now on they can run.
 -- @tparam table found what `load` gave
-function M.register(found)
+-- @tparam[opt] table declared the queues it gave
+function M.register(found, declared)
+  c.task_declare(queues.declared(found, declared))
   for _, name in ipairs(sorted(found)) do
     local task = found[name]
     local by_function = type(task.key) == "function"
@@ -667,27 +679,11 @@ end
 
 ---- docs ----
 
-local function rows(fields, prefix, out)
-  for _, field in ipairs(fields) do
-    local name = prefix .. field.name
-    if field.later then
-      out[#out + 1] = ("| `%s` | | | reserved: comes with a later version |"):format(name)
-    elseif field.fields then
-      rows(field.fields, name .. ".", out)
-    else
-      local default = field.required and "required" or field.default ~= nil and ("`%s`"):format(tostring(field.default))
-        or ""
-      out[#out + 1] = ("| `%s` | %s | %s | %s |"):format(name, field.type, default, field.doc)
-    end
-  end
-end
-
---- The table of fields as Markdown.
+--- A table of fields as Markdown.
+-- @tparam[opt] table fields default: those of a task
 -- @treturn string
-function M.docs()
-  local out = { "| field | type | default | meaning |", "|---|---|---|---|" }
-  rows(M.fields, "", out)
-  return table.concat(out, "\n")
+function M.docs(fields)
+  return field_docs(fields or M.fields)
 end
 
 return M

@@ -13,11 +13,12 @@ local M = {}
 --- Run tasks until told to stop (SIGTERM).
 -- @tparam table settings umavez.conf's
 -- @tparam table tasks what umavez.manifest.load gave
+-- @tparam table queues likewise
 -- @treturn number exit code: 0 drained, 1 some runs could not be given back, 4 the database cannot be used
 -- @treturn string|nil why
 -- @yields
-function M.run(settings, tasks)
-  manifest.register(tasks)
+function M.run(settings, tasks, queues)
+  manifest.register(tasks, queues)
   return c.result(vm.await(c.start(settings.handle, json.encode(openapi.describe(tasks)), version)))
 end
 

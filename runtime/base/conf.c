@@ -70,6 +70,18 @@ static int check_metrics_token(const char *text, const char **expected) {
   return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~+/") == n ? 0 : -1;
 }
 
+/* One item of queues. */
+static int check_queue(const char *text, const char **expected) {
+  size_t name = strcspn(text, ":"), digits = text[name] ? strspn(text + name + 1, "0123456789") : 0;
+
+  *expected = "names of queues parted by commas, each perhaps with a weight from 1 to 1000 (payments:6,mail:3,default)";
+  if (name == 0) return -1;
+  if (text[name] == '\0') return 0;
+  if (digits == 0 || digits > 4 || text[name + 1 + digits] != '\0') return -1;
+  int weight = atoi(text + name + 1);
+  return weight >= 1 && weight <= 1000 ? 0 : -1;
+}
+
 static int check_table(const char *text, const char **expected) {
   *expected = "a table's name like public.tenants (lower-case letters, digits and '_')";
   bool start = true;
@@ -95,7 +107,7 @@ static int check_table(const char *text, const char **expected) {
 #define LIMIT_INT(limit) RANGE limit
 #define LIMIT_DURATION(limit) RANGE limit
 #define LIMIT_BOOL(limit) .values = NULL
-#define LIMIT_LIST(limit) .values = NULL
+#define LIMIT_LIST(limit) .check = check_##limit
 #define LIMIT_ENUM(limit) .values = limit
 #define MEMBER_STRING(name) name
 #define MEMBER_INT(name) name
@@ -297,6 +309,12 @@ static int set_list(struct conf_list *to, const struct conf_option *o, const cha
     }
     l.items = xrealloc(l.items, (size_t)(l.n + 1) * sizeof *l.items);
     l.items[l.n++] = xstrndup(p, item);
+    const char *expected = NULL;
+    if (o->check(l.items[l.n - 1], &expected) != 0) {
+      int failed = refuse(o, source, expected, l.items[l.n - 1], e);
+      free_list(&l);
+      return failed;
+    }
     if (p[size] == '\0') break;
     p += size + 1;
   }

@@ -18,7 +18,7 @@
  *   INT       int64_t name;              limit: (least, greatest)
  *   DURATION  int64_t name_ms;           limit: (least, greatest) in milliseconds
  *   BOOL      bool name;                 limit: none
- *   LIST      struct conf_list name;     text: items parted by commas; limit: none
+ *   LIST      struct conf_list name;     text: items parted by commas; limit: the check of each item
  *   ENUM      int name;                  text and limit: "a|b|c", the value is the index */
 #define CONF_OPTIONS(X) \
   X(STRING, database_url, "", database_url, "DATABASE_URL", \
@@ -37,7 +37,12 @@
     "a child that has ended so many runs is replaced by a new one; 0: never") \
   X(INT, max_memory, "0", (0, 1048576), NULL, \
     "megabytes of resident memory beyond which a child is replaced by a new one, without haste; 0: never") \
-  X(LIST, queues, "", none, NULL, "queues to work on; empty: default and all that the manifests name") \
+  X(LIST, queues, "", queue, NULL, \
+    "queues to work on, each perhaps with its weight (payments:6,mail:3,default; 1 where others have one): its share of what is " \
+    "taken while all have work; empty: default and all that the manifests name") \
+  X(ENUM, queue_order, "shared", "shared|strict", NULL, \
+    "shared: as the weights say; without weights priority 1 of all queues goes first; strict: a queue is taken from only while those " \
+    "named before it in queues are empty") \
   X(INT, pool_size, "16", (1, 1000), NULL, \
     "PostgreSQL connections of a process, and so the runs in their transactions at one time") \
   X(INT, prefetch, "500", (1, 10000), NULL, "runs taken from the queue in one go, and held, beyond those at work") \

@@ -159,6 +159,10 @@ enum {
   X(QUEUE_AGE, GAUGE, queue_oldest_seconds, "queue", "For how long the run that waits longest has been due; 0: none is") \
   X(DATABASE_UP, GAUGE, database_up, "", "Whether PostgreSQL is there, as /readyz sees it") \
   X(QUEUES_KNOWN, GAUGE, queues_known, "", "Whether PostgreSQL has told of the queues; 0: their metrics are left out") \
+  X(QUEUE_LIMIT, GAUGE, queue_limit, "queue", "Runs that may be at work at once in all workers; queues without a limit are left out") \
+  X(QUEUE_USED, GAUGE, queue_limit_used, "queue", "Of them: those that are in some worker's hands") \
+  X(TASK_LIMIT, GAUGE, task_limit, "task", "Runs that may be at work at once in all workers; tasks without a limit are left out") \
+  X(TASK_USED, GAUGE, task_limit_used, "task", "Of them: those that are in some worker's hands") \
   X(START, GAUGE, start_time_seconds, "", "When the worker was started, in seconds since 1970; counters count from then on") \
   X(BUILD, GAUGE, build_info, "version", "1; the label tells the version")
 

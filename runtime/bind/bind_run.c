@@ -588,6 +588,7 @@ int bind_run_open(lua_State *L) {
                                        {"sleep", l_sleep},
                                        {"setup", l_setup},
                                        {"task_add", bind_task_add},
+                                       {"task_declare", bind_task_declare},
                                        {"duration", bind_task_duration},
                                        {NULL, NULL}};
 #ifdef UMAVEZ_FAILPOINTS

@@ -149,6 +149,11 @@ int bind_task_add(lua_State *L) {
   return 0;
 }
 
+int bind_task_declare(lua_State *L) {
+  task_declare(luaL_checkstring(L, 1));
+  return 0;
+}
+
 int bind_task_duration(lua_State *L) {
   struct err e = ERR_INIT;
   int64_t ms;

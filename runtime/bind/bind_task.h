@@ -8,6 +8,9 @@
  * task of lua/umavez/manifest.lua. Raises when the name is taken. */
 int bind_task_add(lua_State *L);
 
+/* task_declare(json): what umavez.queues.declared gives. */
+int bind_task_declare(lua_State *L);
+
 /* duration(text) → milliseconds | nil, message */
 int bind_task_duration(lua_State *L);
 

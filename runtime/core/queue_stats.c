@@ -7,9 +7,12 @@
 
 #include "base/log.h"
 
-/* Texts as PostgreSQL wrote them. */
+enum what { DEPTH, QUEUE_LIMIT, TASK_LIMIT };
+
+/* Texts as PostgreSQL wrote them: of a queue's depth due, later, age; of a limit how many, and how many of them are used. */
 struct depth {
-  char *queue, *due, *later, *age;
+  enum what what;
+  char *name, *value[3];
 };
 
 struct queue_stats {
@@ -41,10 +44,9 @@ struct queue_stats *queue_stats_new(struct loop *loop, struct control *control, 
 
 static void forget(struct queue_stats *q) {
   for (int i = 0; i < q->n; i++) {
-    free(q->depth[i].queue);
-    free(q->depth[i].due);
-    free(q->depth[i].later);
-    free(q->depth[i].age);
+    free(q->depth[i].name);
+    for (int v = 0; v < 3; v++)
+      free(q->depth[i].value[v]);
   }
   free(q->depth);
   q->depth = NULL;
@@ -70,7 +72,7 @@ static void tell_all(struct queue_stats *q) {
   while ((l = list_pop_front(&q->looks, struct queue_look, node)) != NULL) l->done(l->arg);
 }
 
-/* Columns: queue, due, later, oldest_s */
+/* Columns: what, name, and three values: due, later, oldest_s; or places, used, 0 */
 static void on_depths(void *arg, struct pgresult *result) {
   struct queue_stats *q = arg;
 
@@ -80,8 +82,10 @@ static void on_depths(void *arg, struct pgresult *result) {
     q->n = pgresult_rows(result);
     q->depth = xcalloc((size_t)q->n + 1, sizeof *q->depth);
     for (int i = 0; i < q->n; i++)
-      q->depth[i] = (struct depth){xstrdup(pgresult_value(result, i, 0)), xstrdup(pgresult_value(result, i, 1)),
-                                   xstrdup(pgresult_value(result, i, 2)), xstrdup(pgresult_value(result, i, 3))};
+      q->depth[i] = (struct depth){(enum what)atoi(pgresult_value(result, i, 0)),
+                                   xstrdup(pgresult_value(result, i, 1)),
+                                   {xstrdup(pgresult_value(result, i, 2)), xstrdup(pgresult_value(result, i, 3)),
+                                    xstrdup(pgresult_value(result, i, 4))}};
     q->known = true;
     q->known_ms = loop_now_ms(q->loop);
   } else if (pgresult_err(result)->class != ERR_ENV) {
@@ -100,8 +104,10 @@ void queue_look_init(struct queue_look *l, void (*done)(void *arg), void *arg) {
 void queue_stats_look(struct queue_stats *q, struct queue_look *l) {
   char limit[16];
   const char *values[2] = {q->queues, limit};
-  struct pgquery query = {.sql = "SELECT queue, due, later, round(oldest_s::numeric, 3) FROM umavez.queue_depths("
-                                 "ARRAY(SELECT jsonb_array_elements_text($1::jsonb)), $2::int)",
+  struct pgquery query = {.sql = "SELECT 0, queue, due, later, round(oldest_s::numeric, 3) FROM umavez.queue_depths("
+                                 "ARRAY(SELECT jsonb_array_elements_text($1::jsonb)), $2::int) "
+                                 "UNION ALL SELECT CASE kind WHEN 'queue' THEN 1 ELSE 2 END, name, places, used, 0 "
+                                 "FROM umavez.list_limits() WHERE places IS NOT NULL",
                           .nparams = 2,
                           .once = true, /* rare, and a pooler may lead to another session each time */
                           .values = values,
@@ -125,6 +131,11 @@ void queue_stats_cancel(struct queue_look *l) {
   list_remove(&l->node);
 }
 
+static void sample(const struct queue_stats *q, const struct stats_metric *m, enum what what, int value, struct buf *out) {
+  for (int i = 0; is_fresh(q) && i < q->n; i++)
+    if (q->depth[i].what == what) stats_page_line(out, m, q->depth[i].name, q->depth[i].value[value]);
+}
+
 void queue_stats_sample(void *arg, const struct stats_metric *m, struct buf *out) {
   const struct queue_stats *q = arg;
   int64_t start_ms = stats_start_ms();
@@ -145,13 +156,25 @@ void queue_stats_sample(void *arg, const struct stats_metric *m, struct buf *out
       stats_page_line(out, m, q->version, "1");
       return;
     case STAT_SAMPLED_QUEUE_DUE:
-      for (int i = 0; is_fresh(q) && i < q->n; i++) stats_page_line(out, m, q->depth[i].queue, q->depth[i].due);
+      sample(q, m, DEPTH, 0, out);
       return;
     case STAT_SAMPLED_QUEUE_LATER:
-      for (int i = 0; is_fresh(q) && i < q->n; i++) stats_page_line(out, m, q->depth[i].queue, q->depth[i].later);
+      sample(q, m, DEPTH, 1, out);
       return;
     case STAT_SAMPLED_QUEUE_AGE:
-      for (int i = 0; is_fresh(q) && i < q->n; i++) stats_page_line(out, m, q->depth[i].queue, q->depth[i].age);
+      sample(q, m, DEPTH, 2, out);
+      return;
+    case STAT_SAMPLED_QUEUE_LIMIT:
+      sample(q, m, QUEUE_LIMIT, 0, out);
+      return;
+    case STAT_SAMPLED_QUEUE_USED:
+      sample(q, m, QUEUE_LIMIT, 1, out);
+      return;
+    case STAT_SAMPLED_TASK_LIMIT:
+      sample(q, m, TASK_LIMIT, 0, out);
+      return;
+    case STAT_SAMPLED_TASK_USED:
+      sample(q, m, TASK_LIMIT, 1, out);
       return;
     case STATS_SAMPLES:
       return;

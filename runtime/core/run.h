@@ -126,6 +126,7 @@ struct run {
   char *args;        /* JSON text, as jsonb prints it; NUL ended */
   size_t args_len;
   int deliveries; /* counted on the run, this one included */
+  bool limited;   /* it holds a place of a limit across all workers */
   int crashes;    /* of them: those in which its own code cost the worker its life */
   int attempt;    /* of the ledger row; 0 before the claim */
   uint8_t key[DIGEST_BYTES];

@@ -15,6 +15,7 @@
 
 #define LATE_MS 20 /* what was enqueued beside a notification may be committed so much later, without one of its own */
 #define AFTER_MS 2 /* a moment of our clock that is not before the same of the database's, whose ticks are not ours */
+#define AGAIN_MS 10 /* another taker had the lock of a limit: its statement has ended by then, as a rule */
 #define FAR_MS (24 * 3600 * 1000) /* what is due later is left to polling */
 #define REAP_MS 1000
 #define RETURN_AGAIN_MS 1000 /* after an error that is not the connection's */
@@ -35,6 +36,7 @@ struct source_postgres {
   char *worker_id;
   char *queues; /* array literals and JSON, made once */
   char *leases;
+  char *weights; /* array literal; NULL: none */
   int64_t poll_interval_ms, lease_ms;
   bool listen;    /* if the session is our own */
   bool listening; /* it is */
@@ -49,13 +51,15 @@ struct source_postgres {
                 * look again as soon as that is possible */
   int asked;   /* of the take under way */
   bool asleep; /* as the database knows it */
+  bool limits; /* a run under a limit has been taken */
+  bool tell_others; /* a place of a limit is free, and this worker wants no runs now */
   struct loop_timer look, reap;
   struct due due;     /* moments to look at, known beforehand */
   int64_t poll_at_ms; /* the next look without any reason */
 
   struct list returned;  /* not yet sent, or to be sent again */
   struct list returning; /* sent, not yet answered */
-  struct loop_task flush;
+  struct loop_task flush, tell_freed;
   struct loop_timer flush_again;
 };
 
@@ -84,6 +88,16 @@ static char *array_literal(const char *const *texts, int n) {
   buf_putc(&b, '{');
   for (int i = 0; i < n; i++)
     array_element(&b, texts[i]);
+  buf_putc(&b, '}');
+  return buf_take(&b);
+}
+
+static char *int_array_literal(const int *numbers, int n) {
+  struct buf b;
+
+  buf_init(&b);
+  for (int i = 0; i < n; i++)
+    buf_printf(&b, i ? ",%d" : "{%d", numbers[i]);
   buf_putc(&b, '}');
   return buf_take(&b);
 }
@@ -164,7 +178,7 @@ static char *column(struct pgresult *r, int row, int col) {
   return pgresult_null(r, row, col) ? NULL : xstrdup(pgresult_value(r, row, col));
 }
 
-/* Columns: run_id, task, tenant_id, args, deliveries, traceparent, crashes, for how long it has been due in us */
+/* Columns: run_id, task, tenant_id, args, deliveries, traceparent, crashes, for how long it has been due in us, limited */
 static struct run *run_from_row(struct pgresult *r, int row) {
   struct run *run = run_new(pgresult_value(r, row, 0), pgresult_value(r, row, 1), pgresult_value(r, row, 3),
                             (size_t)pgresult_length(r, row, 3));
@@ -174,6 +188,7 @@ static struct run *run_from_row(struct pgresult *r, int row) {
   run->deliveries = atoi(pgresult_value(r, row, 4));
   run->traceparent = column(r, row, 5);
   run->crashes = atoi(pgresult_value(r, row, 6));
+  run->limited = pgresult_value(r, row, 8)[0] == 't';
   run_stats_taken(run, strtoll(pgresult_value(r, row, 7), NULL, 10));
   return run;
 }
@@ -207,10 +222,17 @@ static void on_taken(void *arg, struct pgresult *result) {
     return;
   }
   n = pgresult_rows(result);
+  if (n > 0 && pgresult_null(result, n - 1, 0)) { /* umavez.take_shared: there may be more, soon */
+    n--;
+    look_in(s, AGAIN_MS);
+  }
   stats_add(STAT_RUNS_TAKEN, 0, (uint64_t)n);
   if (n == 0) stats_inc(STAT_TAKES_EMPTY);
-  for (int i = 0; i < n; i++)
-    s->base.hooks.taken(s->base.hooks.arg, run_from_row(result, i));
+  for (int i = 0; i < n; i++) {
+    struct run *run = run_from_row(result, i);
+    s->limits = s->limits || run->limited;
+    s->base.hooks.taken(s->base.hooks.arg, run);
+  }
   pgresult_free(result);
   if (n > 0 && (n == s->asked || !s->listening)) {
     tell_sleep(s, false);
@@ -229,13 +251,13 @@ static void take(struct source_postgres *s) {
   s->asked = s->want < TAKE_MAX ? s->want : TAKE_MAX;
   snprintf(limit, sizeof limit, "%d", s->asked);
   snprintf(lease, sizeof lease, "%" PRId64, s->lease_ms);
-  const char *values[6] = {s->worker_id, s->queues, limit, s->leases, lease, s->skip};
+  const char *values[7] = {s->worker_id, s->queues, limit, s->leases, lease, s->skip, s->weights};
   struct pgquery q = {
       .sql =
           "SELECT run_id, task, tenant_id, args, deliveries, traceparent, crashes,"
-          " (extract(epoch FROM clock_timestamp() - run_at) * 1000000)::bigint FROM "
-          "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, 'infinity', $6::text[])",
-      .nparams = 6,
+          " (extract(epoch FROM clock_timestamp() - run_at) * 1000000)::bigint, limited FROM "
+          "umavez.take_runs($1::uuid, $2::text[], $3::int, $4::jsonb, $5::bigint, 'infinity', $6::text[], $7::int[])",
+      .nparams = 7,
       .values = values,
       .done = on_taken,
       .arg = s,
@@ -257,6 +279,32 @@ static void source_postgres_want(struct source *base, int n, const char *const *
   s->want = n;
   /* After the queue was found empty, the timer or a notification looks again, not every ended run. */
   if (n > 0 && s->woken) take(s);
+}
+
+/* ---- places of limits ---- */
+
+static void on_told(void *arg, struct pgresult *result) {
+  if (!pgresult_ok(result)) tell(arg, LOG_WARN_, "free_place_not_told", pgresult_err(result));
+  pgresult_free(result);
+}
+
+static void tell_freed(void *arg) {
+  struct source_postgres *s = arg;
+  struct pgquery q = {.sql = "SELECT umavez.wake()", .done = on_told, .arg = s};
+
+  if (s->tell_others && s->want <= 0 && control_up(s->control) && !control_query(s->control, &q))
+    log_kv(LOG_DEBUG_, "free_place_not_told", NULL);
+  s->tell_others = false;
+}
+
+/* This worker takes again by itself when it wants runs after the end of this one; otherwise those that sleep are told, once for all
+ * places of this tick. */
+static void source_postgres_freed(struct source *base) {
+  struct source_postgres *s = self(base);
+
+  s->woken = true;
+  s->tell_others = true;
+  loop_defer(s->loop, &s->tell_freed);
 }
 
 /* ---- expired leases ---- */
@@ -360,6 +408,7 @@ static void on_flushed(void *arg, struct pgresult *result) {
       free(r);
     }
     if (!list_empty(&s->returned)) loop_defer(s->loop, &s->flush);
+    if (s->limits) look_in(s, 0); /* places may be free now */
   } else {
     tell(s, LOG_ERROR_, "give_back_failed", pgresult_err(result));
     splice(&s->returned, &s->returning);
@@ -489,6 +538,7 @@ static void source_postgres_free(struct source *base) {
   loop_timer_stop(&s->reap);
   loop_timer_stop(&s->flush_again);
   loop_task_cancel(&s->flush);
+  loop_task_cancel(&s->tell_freed);
   control_free(s->control);
   splice(&s->returned, &s->returning);
   while (!list_empty(&s->returned)) {
@@ -499,6 +549,7 @@ static void source_postgres_free(struct source *base) {
   free(s->worker_id);
   free(s->queues);
   free(s->leases);
+  free(s->weights);
   free(s->skip);
   free(s);
 }
@@ -507,6 +558,7 @@ static const struct source_ops ops = {
     .want = source_postgres_want,
     .give_back = source_postgres_give_back,
     .renew = source_postgres_renew,
+    .freed = source_postgres_freed,
     .due_in = source_postgres_due_in,
     .pending = source_postgres_pending,
     .free = source_postgres_free,
@@ -522,6 +574,7 @@ struct source *source_postgres_new(struct loop *loop, const struct source_postgr
   s->loop = loop;
   s->worker_id = xstrdup(o->worker_id);
   s->queues = array_literal(o->queues, o->nqueues);
+  s->weights = o->weights ? int_array_literal(o->weights, o->nqueues) : NULL;
   s->skip = array_literal(NULL, 0);
   s->leases = leases_json();
   s->poll_interval_ms = o->poll_interval_ms;
@@ -535,6 +588,7 @@ struct source *source_postgres_new(struct loop *loop, const struct source_postgr
   list_init(&s->returned);
   list_init(&s->returning);
   loop_task_init(&s->flush, flush, s);
+  loop_task_init(&s->tell_freed, tell_freed, s);
   loop_timer_init(&s->look, on_look, s);
   due_init(&s->due);
   loop_timer_init(&s->reap, on_reap, s);

@@ -17,6 +17,7 @@ struct source_postgres_options {
   struct control_options connection;
   const char *worker_id; /* uuid text */
   const char *const *queues;
+  const int *weights; /* of the queues; NULL: none; all 0: strictly in their order */
   int nqueues;
   int64_t poll_interval_ms, lease_ms; /* lease_ms: of runs whose task no manifest declares */
   bool listen;                        /* for notifications, unless a pooler is found in between */

@@ -7,6 +7,7 @@
 #include "base/stats.h"
 
 static struct list registry = {&registry, &registry};
+static char *declared; /* JSON; NULL: nothing */
 
 struct task *task_new(const char *name) {
   struct task *t = xcalloc(1, sizeof *t);
@@ -92,7 +93,18 @@ int64_t task_backoff_ms(const struct task *t, int failures) {
   return wait <= t->retry_cap_ms ? wait : 2 * t->retry_cap_ms - wait;
 }
 
+void task_declare(const char *limits) {
+  free(declared);
+  declared = xstrdup(limits);
+}
+
+const char *task_declared(void) {
+  return declared ? declared : "[]";
+}
+
 void task_forget_all(void) {
+  free(declared);
+  declared = NULL;
   while (registry.next != &registry) {
     struct task *t = container_of(registry.next, struct task, node);
     list_remove(&t->node);

@@ -92,6 +92,11 @@ void task_each(void (*each)(void *arg, struct task *t), void *arg);
 /* The wait before retry number `failures` (1 = after the first failure): exponential, capped, with jitter of ±20 %. */
 int64_t task_backoff_ms(const struct task *t, int failures);
 
+/* What the manifests declare of limits across all workers, as umavez.declare_limits takes it. Copies. */
+void task_declare(const char *limits);
+/* The registry keeps it; "[]" before task_declare. */
+const char *task_declared(void);
+
 void task_forget_all(void);
 
 #endif

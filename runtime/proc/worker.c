@@ -24,6 +24,7 @@
 #include "proc/child.h"
 #include "proc/listen.h"
 #include "proc/logfile.h"
+#include "proc/queues.h"
 #include "proc/signals.h"
 
 #define ANSWER_TIMEOUT_MS 10000 /* a silent server on a control connection */
@@ -35,7 +36,6 @@
 #define REGISTER_AGAIN_MS 1000
 #define RETIRE_MS 5000 /* how long an idle connection is waited for */
 #define RETIRE_LOOK_MS 50
-#define QUEUE_NAME_MAX 1024
 #define ORPHAN_SPARE_S 10 /* beyond drain_timeout, as the supervisor would have given us */
 
 struct worker {
@@ -202,7 +202,7 @@ static void on_registered(void *arg, struct pgresult *result) {
 static void register_tasks(void *arg) {
   struct worker *w = arg;
   struct buf b;
-  const char *values[1];
+  const char *values[2] = {NULL, task_declared()};
 
   if (!w->verdicts_up || w->registered) return;
   buf_init(&b);
@@ -210,8 +210,8 @@ static void register_tasks(void *arg) {
   task_each(add_task, &b);
   buf_putc(&b, ']');
   values[0] = buf_cstr(&b);
-  struct pgquery q = {.sql = "SELECT umavez.register_tasks($1::jsonb)",
-                      .nparams = 1,
+  struct pgquery q = {.sql = "SELECT umavez.register_tasks($1::jsonb), umavez.declare_limits($2::jsonb)",
+                      .nparams = 2,
                       .values = values,
                       .done = on_registered,
                       .arg = w};
@@ -351,42 +351,16 @@ static void on_usr1(void *arg) {
 
 /* ---- life ---- */
 
-struct queues {
-  const char **name;
-  int n;
-};
-
-static void add_queue(void *arg, struct task *t) {
-  struct queues *q = arg;
-
-  for (int i = 0; i < q->n; i++)
-    if (strcmp(q->name[i], t->queue) == 0) return;
-  q->name = xrealloc(q->name, (size_t)(q->n + 1) * sizeof *q->name);
-  q->name[q->n++] = t->queue;
-}
-
-/* Those of the setting; else "default" and all that the manifests name. */
-static void collect_queues(const struct conf *conf, struct queues *q) {
-  q->name = xmalloc((size_t)(conf->queues.n + 1) * sizeof *q->name);
-  q->n = 0;
-  for (int i = 0; i < conf->queues.n; i++)
-    q->name[q->n++] = conf->queues.items[i];
-  if (q->n > 0) return;
-  q->name[q->n++] = "default";
-  task_each(add_queue, q);
-}
-
-static void make_source(struct worker *w) {
-  struct queues queues;
+static void make_source(struct worker *w, const struct queues *queues) {
   struct source_hooks hooks = {
       sched_on_taken, sched_on_more, sched_held, sched_on_ordered, sched_on_look, w->sched};
 
-  collect_queues(w->conf, &queues);
   struct source_postgres_options options = {
       .connection = {"leases", w->conf->database_url, w->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS, w->conf->prepare},
       .worker_id = w->worker_id,
-      .queues = queues.name,
-      .nqueues = queues.n,
+      .queues = (const char *const *)queues->names,
+      .weights = queues->weights,
+      .nqueues = queues->n,
       .poll_interval_ms = w->conf->poll_interval_ms,
       .lease_ms = w->conf->lease_ms,
       .listen = w->conf->prepare,
@@ -395,22 +369,6 @@ static void make_source(struct worker *w) {
       .arg = w,
   };
   w->source = source_postgres_new(w->loop, &options, &hooks);
-  free(queues.name);
-}
-
-/* A JSON array; gives. */
-static char *queue_names(const struct conf *conf) {
-  struct queues queues;
-  struct buf b = BUF_INIT;
-
-  collect_queues(conf, &queues);
-  for (int i = 0; i < queues.n; i++) {
-    buf_putc(&b, i ? ',' : '[');
-    json_write_string_lossy(&b, queues.name[i], strlen(queues.name[i]), QUEUE_NAME_MAX);
-  }
-  buf_putc(&b, ']');
-  free(queues.name);
-  return buf_take(&b);
 }
 
 static char *read_file(const char *setting, const char *path, struct err *e) {
@@ -506,7 +464,12 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   struct control_hooks verdict_hooks = {.on_up = on_verdicts_up, .on_down = on_verdicts_down, .arg = w};
   struct sched_options sched_options = {
       .pool_size = (int)conf->pool_size, .queue = conf->queue, .prefetch = (int)conf->prefetch};
+  struct queues queues;
 
+  if (queues_init(&queues, conf, e)) {
+    free(w);
+    return NULL;
+  }
   w->loop = loop;
   w->conf = conf;
   w->hooks = *hooks;
@@ -515,6 +478,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   if (conf->valkey_url[0]) {
     w->valkey = valkey_new(loop, conf->valkey_url, conf->gate_timeout_ms, conf->valkey_prefix, e);
     if (!w->valkey) {
+      queues_fini(&queues);
       free(w);
       return NULL;
     }
@@ -533,18 +497,19 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   w->gate = gate_new(w->valkey, &w->clock, conf->valkey_prefix, conf->replay_cache_ms);
   w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
   w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
-  char *queues = queue_names(conf);
-  w->beat = beat_new(loop, w->verdicts, w->worker_id, version, conf->queue ? queues : NULL, conf);
+  char *names = queues_json(&queues);
+  w->beat = beat_new(loop, w->verdicts, w->worker_id, version, conf->queue ? names : NULL, conf);
   w->sched = sched_new(loop, &sched_options);
   if (conf->schedules) w->schedules = schedules_new(loop, w->verdicts);
-  make_source(w);
+  make_source(w, &queues);
+  queues_fini(&queues);
   struct runner_hooks runner_hooks = {on_run_ended, w};
   w->runner = runner_new(loop, w->gate, w->verdicts, w->pool, w->source, w->worker_id, &runner_hooks);
   runner_set_handler(w->runner, ops);
   if (w->slot) runner_set_patience(w->runner, conf->stall_ms + PATIENCE_MS);
   sched_connect(w->sched, w->source, w->runner, w->gate);
-  int made = make_door(w, openapi, queues, version, e);
-  free(queues);
+  int made = make_door(w, openapi, names, version, e);
+  free(names);
   if (made < 0) {
     worker_free(w);
     return NULL;

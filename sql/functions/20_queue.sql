@@ -63,22 +63,23 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 DECLARE
   v_run_id uuid := coalesce(enqueue.run_id, gen_random_uuid());
   v_run_at timestamptz := coalesce(enqueue.run_at, clock_timestamp());
-  v_queue text := enqueue.queue;
+  v_queue text := enqueue.queue; v_lane text := ''; v_limits boolean;
 BEGIN
   IF pg_column_size(enqueue.args) > 1000 THEN
     PERFORM umavez.check_args_size(enqueue.args);
   END IF;
-  IF v_queue IS NULL THEN
-    SELECT t.queue INTO v_queue FROM umavez.tasks t WHERE t.name = enqueue.task;
-    v_queue := coalesce(v_queue, 'default');
+  SELECT coalesce(v_queue, (SELECT t.queue FROM umavez.tasks t WHERE t.name = enqueue.task), 'default'), EXISTS (SELECT FROM umavez.limits)
+    INTO v_queue, v_limits;
+  IF v_limits THEN
+    v_lane := umavez.lane_of(v_queue, enqueue.task, enqueue.tenant_id);
   END IF;
   IF enqueue.run_id IS NULL THEN
-    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
-    VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'), v_queue, coalesce(enqueue.priority, 2),
+    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, lane, priority, run_at, traceparent)
+    VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'), v_queue, v_lane, coalesce(enqueue.priority, 2),
             v_run_at, enqueue.traceparent);
   ELSE
-    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
-    VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'), v_queue, coalesce(enqueue.priority, 2),
+    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, lane, priority, run_at, traceparent)
+    VALUES (v_run_id, enqueue.task, enqueue.tenant_id, coalesce(enqueue.args, '{}'), v_queue, v_lane, coalesce(enqueue.priority, 2),
             v_run_at, enqueue.traceparent)
     ON CONFLICT (run_id) DO NOTHING;
     IF umavez.settle_enqueued(ARRAY[v_run_id], ARRAY[enqueue.task], ARRAY[enqueue.tenant_id], ARRAY[coalesce(enqueue.args, '{}')],
@@ -136,6 +137,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 #variable_conflict use_column
 DECLARE
   v_now constant timestamptz := clock_timestamp();
+  v_limits constant boolean := EXISTS (SELECT FROM umavez.limits);
   v_bad jsonb; v_new uuid[]; v_named record; v_count bigint; v_due boolean;
 BEGIN
   SELECT e INTO v_bad FROM jsonb_array_elements(enqueue_many.runs) e
@@ -155,8 +157,10 @@ BEGIN
                         run_at timestamptz, queue text, priority integer, traceparent text))
            WITH ORDINALITY AS w(task, args, tenant_id, run_id, run_at, queue, priority, traceparent, place)
   ), made AS (
-    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, priority, run_at, traceparent)
-    SELECT w.run_id, w.task, w.tenant_id, w.args, coalesce(w.queue, t.queue, 'default'), w.priority, w.run_at, w.traceparent
+    INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, lane, priority, run_at, traceparent)
+    SELECT w.run_id, w.task, w.tenant_id, w.args, coalesce(w.queue, t.queue, 'default'),
+           CASE WHEN v_limits THEN umavez.lane_of(coalesce(w.queue, t.queue, 'default'), w.task, w.tenant_id) ELSE '' END,
+           w.priority, w.run_at, w.traceparent
       FROM wanted w LEFT JOIN umavez.tasks t ON t.name = w.task
      ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
@@ -204,12 +208,13 @@ $fn$;
 -- p_since forbids to step over anything later than it; '-infinity': begin at the very start.
 --
 -- Of paused queues nothing is taken, and their marks stay as they are. Runs that were cancelled while somebody held them are
--- ended first (umavez.end_cancelled). Both tables are empty as a rule: one look into two empty indexes.
+-- ended first (umavez.end_cancelled). With p_weights, or where limits or fair queues are declared, umavez.take_shared does the work.
+-- All three tables are empty as a rule: one look into three empty indexes. limited: the run has taken a place of a limit.
 CREATE OR REPLACE FUNCTION umavez.take_runs(
   p_worker uuid, p_queues text[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz DEFAULT NULL,
-  p_skip_tasks text[] DEFAULT NULL)
+  p_skip_tasks text[] DEFAULT NULL, p_weights integer[] DEFAULT NULL)
 RETURNS TABLE (run_id uuid, task text, tenant_id bigint, args text, deliveries integer, enqueued_at timestamptz, traceparent text,
-               run_at timestamptz, crashes integer)
+               run_at timestamptz, crashes integer, limited boolean)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $fn$
@@ -221,10 +226,23 @@ DECLARE
   v_moved_at timestamptz; v_quick boolean; v_due boolean; v_full boolean; v_keeper boolean := false;
   v_elapsed interval; v_slow boolean;
   v_taken integer := 0; v_last integer; v_head timestamptz; v_run record; v_paused text[]; v_cancelled boolean;
+  v_shared boolean;
 BEGIN
-  SELECT ARRAY(SELECT p.queue FROM umavez.paused_queues p), EXISTS (SELECT FROM umavez.cancellations) INTO v_paused, v_cancelled;
+  SELECT ARRAY(SELECT p.queue FROM umavez.paused_queues p), EXISTS (SELECT FROM umavez.cancellations),
+         p_weights IS NOT NULL OR EXISTS (SELECT FROM umavez.limits)
+    INTO v_paused, v_cancelled, v_shared;
   IF v_cancelled THEN
     PERFORM umavez.end_cancelled();
+  END IF;
+  IF v_shared THEN
+    RETURN QUERY
+    SELECT s.*
+      FROM (SELECT array_agg(u.queue ORDER BY u.place) AS queues,
+                   CASE WHEN p_weights IS NOT NULL THEN array_agg(u.weight ORDER BY u.place) END AS weights
+              FROM unnest(p_queues, p_weights) WITH ORDINALITY AS u(queue, weight, place) WHERE u.queue <> ALL (v_paused)) q
+      CROSS JOIN LATERAL umavez.take_shared(p_worker, q.queues, q.weights, p_limit, p_leases, p_lease_ms, p_since, p_skip_tasks) s
+     WHERE q.queues IS NOT NULL;
+    RETURN;
   END IF;
   SELECT array_agg(p.queue ORDER BY p.priority, p.place), array_agg(p.priority ORDER BY p.priority, p.place),
          array_agg(coalesce(p.since, '-infinity') ORDER BY p.priority, p.place),
@@ -250,7 +268,7 @@ BEGIN
         CROSS JOIN LATERAL (
           SELECT r.run_id
             FROM umavez.runs r
-           WHERE r.state = 'available' AND r.queue = p.queue AND r.priority = p.priority
+           WHERE r.state = 'available' AND r.queue = p.queue AND r.lane = '' AND r.priority = p.priority
              AND r.run_at >= CASE WHEN v_full THEN '-infinity' ELSE least(p.mark, p_since) END AND r.run_at <= v_now
              AND r.task <> ALL (coalesce(p_skip_tasks, '{}'))
            ORDER BY r.run_at
@@ -273,6 +291,7 @@ BEGIN
     run_id := v_run.run_id; task := v_run.task; tenant_id := v_run.tenant_id; args := v_run.args;
     deliveries := v_run.deliveries; enqueued_at := v_run.enqueued_at; traceparent := v_run.traceparent; run_at := v_run.run_at;
     crashes := v_run.crashes;
+    limited := false;
     RETURN NEXT;
   END LOOP;
 

@@ -30,7 +30,7 @@ BEGIN
 END $fn$;
 
 -- purge_finished: drops the partitions of which every run ended more than p_keep ago, and removes such runs from the default
--- partition (10,000 a call). Gives the names of the dropped ones.
+-- partition (10,000 a call). Gives the names of the dropped ones. Declarations of limits that say nothing any more go too.
 CREATE OR REPLACE FUNCTION umavez.purge_finished(p_keep interval) RETURNS text[]
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET timezone = 'UTC' AS $fn$
@@ -44,6 +44,7 @@ BEGIN
   DELETE FROM umavez.finished_runs_default d
    WHERE d.ctid = ANY (ARRAY(SELECT f.ctid FROM umavez.finished_runs_default f
                               WHERE f.finished_at <= v_before LIMIT 10000 FOR UPDATE SKIP LOCKED));
+  PERFORM umavez.forget_limits();
   FOR v_name IN
     SELECT c.relname
       FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid

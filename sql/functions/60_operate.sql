@@ -54,11 +54,11 @@ BEGIN
   RETURN true;
 END $fn$;
 
--- list_queues: every queue that has runs, is some task's or is paused, 200 at most. Counts as queue_depths counts them; oldest_s is NULL
--- when nothing is due.
+-- list_queues: every queue that has runs, is some task's, is paused or declared, 200 at most. Counts as queue_depths counts them; oldest_s
+-- is NULL when nothing is due. places, used: of its limit; NULL: it has none.
 CREATE OR REPLACE FUNCTION umavez.list_queues(p_limit integer)
 RETURNS TABLE (queue text, due bigint, later bigint, running bigint, oldest_s double precision, paused_at timestamptz,
-               paused_by text, reason text)
+               paused_by text, reason text, places integer, used bigint, fair boolean)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off AS $fn$
@@ -74,11 +74,15 @@ BEGIN
     SELECT l.queue, count(*) AS n
       FROM (SELECT r.queue FROM umavez.runs r WHERE r.state = 'running' LIMIT p_limit) l GROUP BY l.queue
   )
-  SELECT d.queue, d.due, d.later, coalesce(h.n, 0), CASE WHEN d.due > 0 THEN d.oldest_s END, p.paused_at, p.paused_by, p.reason
+  SELECT d.queue, d.due, d.later, coalesce(h.n, 0), CASE WHEN d.due > 0 THEN d.oldest_s END, p.paused_at, p.paused_by, p.reason,
+         l.places, CASE WHEN l.places IS NOT NULL THEN l.used END, coalesce(l.fair, false)
     FROM umavez.queue_depths(ARRAY(SELECT w.queue FROM waiting w WHERE w.queue IS NOT NULL
                                    UNION SELECT q.queue FROM umavez.paused_queues q
-                                   UNION SELECT k.queue FROM held k), p_limit) d
+                                   UNION SELECT k.queue FROM held k
+                                   UNION SELECT o.name FROM umavez.limits o WHERE o.kind = 'queue' AND (o.places IS NOT NULL OR o.fair)),
+                             p_limit) d
     LEFT JOIN held h ON h.queue = d.queue
+    LEFT JOIN umavez.list_limits() l ON l.kind = 'queue' AND l.name = d.queue
     LEFT JOIN umavez.paused_queues p ON p.queue = d.queue
    ORDER BY d.queue;
 END $fn$;

@@ -37,7 +37,9 @@ BEGIN
 
   IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'umavez_worker') THEN
     GRANT EXECUTE ON FUNCTION
-      umavez.register_tasks(jsonb), umavez.tick_schedules(jsonb, boolean), umavez.take_runs(uuid, text[], integer, jsonb, bigint, timestamptz, text[]),
+      umavez.register_tasks(jsonb), umavez.tick_schedules(jsonb, boolean), 
+      umavez.take_runs(uuid, text[], integer, jsonb, bigint, timestamptz, text[], integer[]), umavez.declare_limits(jsonb),
+      umavez.list_limits(),
       umavez.reap_runs(integer), umavez.renew_runs(uuid, uuid[], bigint[]), umavez.release_runs(uuid, uuid[], bigint[], text[]),
       umavez.release_orphans(uuid, uuid[]), umavez.hold_run(uuid),
       umavez.bury_worker(uuid, uuid[], jsonb), umavez.renew_worker(uuid, bigint), umavez.last_failure(uuid),
@@ -66,13 +68,13 @@ BEGIN
   IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'umavez_operator') THEN
     GRANT SELECT ON umavez.idempotency_keys, umavez.platform_idempotency_keys, umavez.tasks, umavez.runs, umavez.finished_runs,
       umavez.finished_runs_default, umavez.marks, umavez.purge_zones, umavez.schedules, umavez.audit, umavez.paused_queues,
-      umavez.cancellations, umavez.workers TO umavez_operator;
+      umavez.cancellations, umavez.workers, umavez.limits TO umavez_operator;
     GRANT SELECT (id, name, tenant_id, scopes, created_at, expires_at, revoked_at) ON umavez.tokens TO umavez_operator;
     GRANT EXECUTE ON FUNCTION umavez.retry_run(uuid), umavez.token_revoke(bigint), umavez.queue_depths(text[], integer),
       umavez.pause_queue(text, text, text), umavez.resume_queue(text, text, text), umavez.list_queues(integer),
       umavez.cancel_run(uuid, text, text), umavez.discard_runs(uuid[], text, text), umavez.retry_runs(uuid[], text, text, text),
       umavez.failed_runs(text, timestamptz, uuid, timestamptz, integer), umavez.forget_key(bigint, bytea, text, text),
-      umavez.recent_ends(integer),
+      umavez.recent_ends(integer), umavez.list_limits(), umavez.set_limit(text, text, integer, text, text),
       umavez.token_create(bytea, text, bigint, text[], timestamptz) TO umavez_operator;
   END IF;
 END $roles$;

@@ -198,7 +198,7 @@ def test_the_runbook(lab):
                 assert any(line.split() == shown.split() for line in got.out.splitlines()), (command, got.out)
             assert head
             done += 1
-    assert done == 11 and "umavez audit" in page
+    assert done == 13 and "umavez audit" in page
     lab.open("never")
     lab.allow("effect_settled", "ledger_run", "gate_truth", "settled_effect")
 

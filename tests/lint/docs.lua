@@ -27,6 +27,10 @@ function makers.manifest()
   return require("umavez.manifest").docs()
 end
 
+function makers.queues()
+  return require("umavez.manifest").docs(require("umavez.queues").fields)
+end
+
 function makers.args()
   return require("umavez.args").docs()
 end

@@ -6,6 +6,7 @@
 -- Silence means that all is well. That the comments name what is there: tests/e2e/test_author.py.
 local args = require("umavez.args")
 local manifest = require("umavez.manifest")
+local queues = require("umavez.queues")
 local shell = require("umavez.shell")
 
 local CLASSES = { ["ctx:"] = "umavez.Ctx", ["ctx.sql:"] = "umavez.Sql", ["ctx.log:"] = "umavez.Log",
@@ -188,7 +189,9 @@ local function file_manifest()
   local out = { HEAD:format("_") }
   add_class(out, "umavez.Arg", args.fields, { fields = "table<string, umavez.Arg>" })
   add_class(out, "umavez.Task", manifest.fields, { args = "table<string, umavez.Arg>" })
-  out[#out + 1] = "---@class umavez.Manifest\n---@field tasks table<string, umavez.Task> by name"
+  add_class(out, "umavez.Queue", queues.fields, {})
+  out[#out + 1] = "---@class umavez.Manifest\n---@field tasks table<string, umavez.Task> by name\n"
+    .. "---@field queues? table<string, umavez.Queue> by name"
   return out
 end
 

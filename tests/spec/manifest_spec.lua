@@ -78,6 +78,44 @@ describe("manifests", function()
       found["shop.c"].retry.max_crashes })
   end)
 
+  it("takes limits across workers, and queues", function()
+    local found, faults, queues = load([[return {
+      queues = { bank = { global_limit = 4 }, imports = { fair = true }, plain = {} },
+      tasks = { a = { owner = "tenant", queue = "bank", global_limit = 2 }, b = { owner = "tenant" } },
+    }]], { "a", "b" })
+    assert.same({}, faults)
+    assert.equal(2, found["shop.a"].global_limit)
+    assert.same({ 4, false, true, false }, { queues.bank.global_limit, queues.bank.fair, queues.imports.fair,
+      queues.plain.fair })
+    local declared = require("umavez.json").decode(require("umavez.queues").declared(
+      { ["shop.a"] = found["shop.a"], ["shop.b"] = found["shop.b"] }, queues))
+    assert.same({ { kind = "task", name = "shop.a", limit = 2 }, { kind = "task", name = "shop.b" },
+      { kind = "queue", name = "bank", limit = 4, fair = false }, { kind = "queue", name = "imports", fair = true },
+      { kind = "queue", name = "plain", fair = false } }, declared)
+  end)
+
+  it("tells what is wrong with limits and queues", function()
+    for content, wrong in pairs {
+      ["tasks = { a = { owner = 'tenant', global_limit = 0 } }"] =
+        "task shop.a: field global_limit: wrong value: found 0, expected a whole number from 1 to 10000",
+      ["tasks = { a = { owner = 'tenant' } }, queues = { bank = { global_limit = 1.5 } }"] =
+        "field queues.bank.global_limit: wrong value: found 1.5, expected a whole number from 1 to 10000",
+      ["tasks = { a = { owner = 'tenant' } }, queues = { bank = { limit = 1 } }"] =
+        "field queues.bank.limit: no such field: found 1, expected one of global_limit, fair",
+      ["tasks = { a = { owner = 'tenant' } }, queues = { ['a b'] = {} }"] =
+        'field queues: a queue\'s name is wrong: found "a b", expected a name of letters, digits, _ . - (at most 64)',
+      ["tasks = { a = { owner = 'tenant' } }, queues = { bank = 4 }"] =
+        "field queues.bank: wrong value: found 4, expected a table of fields",
+      ["tasks = { a = { owner = 'tenant' } }, queues = 4"] =
+        "field queues: wrong value: found 4, expected a table of queues",
+      ["tasks = { a = { owner = 'tenant' } }, queue = {}"] =
+        "field queue: no such field: found an empty table, expected tasks or queues (did you mean queues?)",
+    } do
+      local fault = tostring(fault_of("return { " .. content .. " }"))
+      assert.is_truthy(fault:find(wrong, 1, true), fault)
+    end
+  end)
+
   it("names nested folders' tasks by their path", function()
     write("a/b/manifest.lua", 'return { tasks = { c = { owner = "tenant" } } }')
     write("a/b/c.lua", "return { prepare = function() end, effect = function() end }")

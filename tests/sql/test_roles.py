@@ -57,6 +57,8 @@ def test_the_worker_can_do_its_work(sql, role, owner):
     w.end_run(second, "failed_permanent", "{}", None)
     w.q("SELECT * FROM umavez.held_orders(%s::uuid[])", [second])
     w.worker_beat(worker, "box", 7, "0.1.0", "{}"), w.worker_gone(worker)
+    w.declare_limits('[{"kind": "task", "name": "t.a", "limit": 2}]'), w.q("SELECT * FROM umavez.list_limits()")
+    assert w.enqueue("t.a", "{}", owner) in [r.run_id for r in w.take(1, worker=worker)]
     w.reap_runs(10), w.sleep_begin(), w.sleep_end(), w.purge_keys(10), w.make_partitions(1)
     assert len(bytes(w.gate_secret())) == 32 and w.database_identity() == sql.database_identity()
     assert w.val("SELECT max(version) FROM umavez.migrations") >= 2
@@ -76,6 +78,7 @@ def test_the_worker_drops_partitions_it_does_not_own(sql, role):
     "UPDATE umavez.idempotency_keys SET status = 'completed'", "SELECT * FROM umavez.runs", "DELETE FROM umavez.runs",
     "INSERT INTO umavez.finished_runs SELECT * FROM umavez.finished_runs", "TRUNCATE umavez.runs", "DROP TABLE umavez.runs",
     "CREATE TABLE umavez.mine (x int)", "UPDATE umavez.marks SET since = NULL", "SELECT * FROM umavez.audit", "DELETE FROM umavez.audit",
+    "SELECT umavez.set_limit('queue', 'q', 1)", "SELECT * FROM umavez.limits", "SELECT umavez.free_places('{}', '{}')",
     "SELECT umavez.pause_queue('q')", "SELECT umavez.resume_queue('q')", "SELECT umavez.cancel_run(gen_random_uuid())", "SELECT umavez.discard_runs('{}')",
     "SELECT umavez.retry_runs('{}', 'x')", "SELECT umavez.forget_key(NULL, sha256('k'), 'why')", "SELECT umavez.end_cancelled()",
     "SELECT umavez.write_audit('pause', 'q', NULL, NULL)", "INSERT INTO umavez.paused_queues VALUES ('q')", "SELECT umavez.retry_run(gen_random_uuid())",

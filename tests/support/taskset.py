@@ -34,7 +34,7 @@ class TaskSet:
 
     def __init__(self):
         self.dir = procs.private_dir("tk-")
-        self.folders = {}
+        self.folders, self.queues = {}, {}
         for name, owner, key in (("t.effect", "tenant", ["key"]), ("t.peffect", "platform", ["key"]),
                                  ("t.run", "tenant", None), ("t.prun", "platform", None)):
             self.add(name, owner=owner, **({"key": key} if key else {}))
@@ -54,6 +54,12 @@ class TaskSet:
         (self.dir / folder / f"{task}.lua").write_text(handler)
         (self.dir / folder / "manifest.lua").write_text("return " + lua({"tasks": self.folders[folder]}) + "\n")
         return name
+
+    def add_queue(self, name, **fields):
+        """Declares (or replaces) a queue, in a manifest of its own."""
+        self.queues[name] = fields
+        (self.dir / "queues").mkdir(exist_ok=True)
+        (self.dir / "queues" / "manifest.lua").write_text("return " + lua({"tasks": {}, "queues": self.queues}) + "\n")
 
     def destroy(self):
         procs.remove_dir(self.dir)

@@ -104,6 +104,18 @@ static void bad_values_name_place_option_and_expectation(void **state) {
                  "umavez.lua: log_level: expected one of debug|info|warn|error, found \"inf\"");
   expect_refused("queues", "a,,b", "bad_option",
                  "umavez.lua: queues: expected names parted by commas, none of them empty, found \"a,,b\"");
+  expect_refused("queues", "a,b:0", "bad_option",
+                 "umavez.lua: queues: expected names of queues parted by commas, each perhaps with a weight from 1 to 1000 "
+                 "(payments:6,mail:3,default), found \"b:0\"");
+  expect_refused("queues", "a:1001", "bad_option",
+                 "umavez.lua: queues: expected names of queues parted by commas, each perhaps with a weight from 1 to 1000 "
+                 "(payments:6,mail:3,default), found \"a:1001\"");
+  expect_refused("queues", ":3", "bad_option",
+                 "umavez.lua: queues: expected names of queues parted by commas, each perhaps with a weight from 1 to 1000 "
+                 "(payments:6,mail:3,default), found \":3\"");
+  expect_refused("queues", "a:x", "bad_option",
+                 "umavez.lua: queues: expected names of queues parted by commas, each perhaps with a weight from 1 to 1000 "
+                 "(payments:6,mail:3,default), found \"a:x\"");
   expect_refused("queues", "a,", "bad_option",
                  "umavez.lua: queues: expected names parted by commas, none of them empty, found \"a,\"");
   expect_refused("tenants_table", "public.tenants; DROP TABLE x", "bad_option",

@@ -1,10 +1,10 @@
---- `umavez queues`: depth and age of each queue, and what is paused.
+--- `umavez queues`: depth and age of each queue, its limit, and what is paused.
 -- @module umavez.cli.queues
 
 local cli = require("umavez.cli")
 local operator = require("umavez.cli.operator")
 
-local M = { summary = "list the queues: depth, age of the oldest run, what is paused" }
+local M = { summary = "list the queues: depth, age of the oldest run, limits in use, what is paused" }
 
 M.examples = { "umavez queues", "umavez queues --json | jq -r 'select(.paused_at) | .queue'" }
 M.settings = { "database_url", "connect_timeout" }
@@ -18,7 +18,8 @@ end
 local LIST = [[
 SELECT queue, due::int AS due, later::int AS later, running::int AS running,
        oldest_s AS oldest_due_s,
-       to_char(paused_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS paused_at, paused_by, reason
+       to_char(paused_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS paused_at, paused_by, reason,
+       places, used::int AS used, fair
   FROM umavez.list_queues($1::int)]]
 
 --- The queues as the database shows them.
@@ -37,9 +38,10 @@ function M.print(rows)
     local paused = row.paused_at and ("since %s by %s%s"):format(row.paused_at, row.paused_by,
       row.reason and ": " .. row.reason or "")
     lines[i] = { row.queue, operator.bounded(row.due, LIMIT), operator.bounded(row.later, LIMIT),
-      operator.bounded(row.running, LIMIT), operator.age(row.oldest_due_s), paused or false }
+      operator.bounded(row.running, LIMIT), operator.age(row.oldest_due_s),
+      row.places and ("%d of %d"):format(row.used, row.places) or false, paused or false }
   end
-  cli.print_table({ "QUEUE", "DUE", "LATER", "RUNNING", "OLDEST", "PAUSED" }, lines)
+  cli.print_table({ "QUEUE", "DUE", "LATER", "RUNNING", "OLDEST", "LIMIT", "PAUSED" }, lines)
 end
 
 function M.run(args)

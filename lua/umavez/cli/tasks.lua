@@ -30,10 +30,11 @@ end
 -- @tparam[opt] table options umavez.manifest.load's
 -- @treturn table the tasks by name
 -- @treturn {fault,...} every fault; tostring(fault) is its message
+-- @treturn table the queues that the manifests declare, by name
 function M.load(conf, options)
-  local found, faults = manifest.load(conf.tasks_dir, options)
+  local found, faults, queues = manifest.load(conf.tasks_dir, options)
   set_purge(found["maintenance.purge"], conf)
-  return found, faults
+  return found, faults, queues
 end
 
 --- The tasks of the manifests, where there are manifests: enqueueing works without them, too.

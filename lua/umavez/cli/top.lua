@@ -5,6 +5,7 @@ local cli = require("umavez.cli")
 local database = require("umavez.cli.database")
 local json = require("umavez.json")
 local operator = require("umavez.cli.operator")
+local limit = require("umavez.cli.limit")
 local queues = require("umavez.cli.queues")
 local settings = require("umavez.cli.settings")
 local sys = require("umavez.sys")
@@ -52,12 +53,13 @@ SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"
 --- One look.
 -- @param db the connection
 -- @treturn table now, database, ended_per_s, failed_per_s, replayed_per_s, p50_ms, p99_ms, dead_last_hour, tasks,
--- queues, workers
+-- queues, limits, workers
 -- @yields
 function M.look(db)
   local now = db:one(NOW)
   local seen = { now = now.now, database = now.name, ended_per_s = 0, failed_per_s = 0, replayed_per_s = 0, tasks = {},
-    dead_last_hour = db:one(DEAD, DEAD_LIMIT).n, queues = queues.list(db), workers = workers.list(db) }
+    dead_last_hour = db:one(DEAD, DEAD_LIMIT).n, queues = queues.list(db), limits = limit.list(db),
+    workers = workers.list(db) }
   for _, row in ipairs(db:query(ENDS, BLOCKS)) do
     if row.task then
       seen.tasks[#seen.tasks + 1] = row
@@ -102,6 +104,10 @@ local function show(seen)
   print("")
   queues.print(seen.queues)
   print("")
+  if #seen.limits > 0 then
+    limit.print(seen.limits)
+    print("")
+  end
   show_tasks(seen.tasks, 10)
   print("")
   workers.print(seen.workers)
@@ -140,7 +146,7 @@ function M.run(args)
   end
   local seen = M.look(database.open_migrated(conf))
   if args.json then
-    for _, name in ipairs { "tasks", "queues", "workers" } do
+    for _, name in ipairs { "tasks", "queues", "limits", "workers" } do
       seen[name] = json.array(seen[name])
     end
     cli.print_json(seen)

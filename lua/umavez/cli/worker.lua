@@ -81,7 +81,7 @@ end
 
 -- Manifests and handlers are the user's code: only children load them, never the supervisor.
 local function load_tasks(conf)
-  local found, faults = tasks.load(conf, { loading = c.loading })
+  local found, faults, queues = tasks.load(conf, { loading = c.loading })
   if #faults > 0 then
     for _, fault in ipairs(faults) do
       report(conf, fault)
@@ -89,7 +89,7 @@ local function load_tasks(conf)
     cli.fail("config", "%d faults in the manifests under %s; nothing was started (`umavez check` shows them too)",
       #faults, conf.tasks_dir)
   end
-  return found
+  return found, queues
 end
 
 local function load_settings(args)
@@ -126,9 +126,9 @@ local function load_settings(args)
 end
 
 local function work(conf)
-  local found = load_tasks(conf)
+  local found, queues = load_tasks(conf)
   check_database(conf)
-  return require("umavez.worker").run(conf, found)
+  return require("umavez.worker").run(conf, found, queues)
 end
 
 local function with_trace(err)

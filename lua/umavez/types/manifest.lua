@@ -55,6 +55,7 @@
 ---@field retry? umavez.Task.Retry what happens after an error
 ---@field queue? string the queue its runs go to, unless enqueue says otherwise. Default: default
 ---@field concurrency? number runs of this task at once in one worker. Default: as many as there are connections
+---@field global_limit? number runs of this task at once in all workers together. Default: no limit
 ---@field batch? number runs that may share one transaction when many wait, each under a savepoint of its own; 1: none. Default: 50
 ---@field history? boolean false: a completed run leaves no row in umavez.finished_runs. Default: true
 ---@field handler? string the handler's file, from the manifest's folder. Default: the task's name and .lua
@@ -63,5 +64,10 @@
 ---@field schedule? umavez.Task.Schedule enqueues runs by the clock
 ---@field args? table<string, umavez.Arg> what the args must be, by name. Default: any object
 
+---@class umavez.Queue
+---@field global_limit? number runs of this queue at once in all workers together. Default: no limit
+---@field fair? boolean true: its tenants are served in turn, however many runs one of them has queued. Default: false
+
 ---@class umavez.Manifest
 ---@field tasks table<string, umavez.Task> by name
+---@field queues? table<string, umavez.Queue> by name
