@@ -322,6 +322,8 @@ def test_a_page_without_the_database(own_env):
 # --- the page itself, and who may read it -------------------------------------------------------------------------------------------
 
 def test_the_page_is_whole(lab):
+    lab.env.tasks.add("e2.t_bounded", global_limit=3)
+    lab.env.tasks.add_queue("bounded", global_limit=5)
     _, port = serve(lab)
     lab.done(lab.enqueue("e2.t_run", {"lua": "effect() return {}"}))
     page = until_page(port, lambda p: p.value("umavez_database_up") == 1 and p.total("umavez_runs_total") == 1, "the page")
