@@ -121,7 +121,7 @@ SHARE = $(DESTDIR)$(PREFIX)/share/umavez
 DOC   = $(DESTDIR)$(PREFIX)/share/doc/umavez
 MAN   = $(DESTDIR)$(PREFIX)/share/man/man1
 UNIT_DIR ?= $(PREFIX)/lib/systemd/system
-DATA  = find lua sql tasks examples -type f \( -name '*.lua' -o -name '*.sql' -o -name '*.jsonl' \)
+DATA  = find lua sql tasks examples -type f \( -name '*.lua' -o -name '*.sql' -o -name '*.jsonl' -o -path 'lua/umavez/ui/*' \)
 
 $(MAINOBJ): CPPFLAGS += -DUMAVEZ_PREFIX='"$(PREFIX)"'
 

@@ -165,9 +165,10 @@ local function file(v)
   return v
 end
 
--- Pages of the door's own; whatever lies below /runs/ is, too.
+-- Pages of the door's own; whatever lies below /runs/ and /ui/ is, too.
 local BUILT_IN = {
   ["/runs"] = true, ["/healthz"] = true, ["/readyz"] = true, ["/openapi.json"] = true, ["/metrics"] = true,
+  ["/ui"] = true,
 }
 
 local function http_path(v)
@@ -184,7 +185,7 @@ local function http_path(v)
     end
     seen[param or segment] = param and true or nil
   end
-  if v:match("^/runs/") or BUILT_IN[v] then
+  if v:match("^/runs/") or v:match("^/ui/") or BUILT_IN[v] then
     return nil, expected
   end
   return v

@@ -82,6 +82,16 @@ static int check_queue(const char *text, const char **expected) {
   return weight >= 1 && weight <= 1000 ? 0 : -1;
 }
 
+/* As a browser writes it in the header Origin: nothing behind the host and port. */
+static int check_origin(const char *text, const char **expected) {
+  *expected = "http://host[:port] or https://host[:port] in lower case, without a path, or nothing";
+  if (text[0] == '\0') return 0;
+  size_t scheme = strncmp(text, "https://", 8) == 0 ? 8 : strncmp(text, "http://", 7) == 0 ? 7 : 0;
+  const char *host = text + scheme;
+  if (scheme == 0 || host[0] == '\0' || strlen(host) > 255) return -1;
+  return strspn(host, "abcdefghijklmnopqrstuvwxyz0123456789-.:[]") == strlen(host) ? 0 : -1;
+}
+
 static int check_table(const char *text, const char **expected) {
   *expected = "a table's name like public.tenants (lower-case letters, digits and '_')";
   bool start = true;

@@ -82,6 +82,15 @@
     "or nobody") \
   X(STRING, metrics_token, "", metrics_token, NULL, \
     "HTTP door: a bearer token for /metrics that needs no database to be checked; empty: none") \
+  X(ENUM, ui, "off", "off|read|write", NULL, \
+    "HTTP door: the dashboard at /ui: off; read: to look at; write: acts too (retry, cancel, discard, pause), for tokens with the scope " \
+    "ui:write") \
+  X(STRING, ui_database_url, "", database_url, NULL, \
+    "HTTP door: PostgreSQL for the dashboard, by a role that is an umavez_operator; empty: database_url, whose role must be one then") \
+  X(STRING, ui_origin, "", origin, NULL, \
+    "HTTP door: where browsers find the dashboard, like https://jobs.example.org, when a proxy stands before it; empty: what the request's " \
+    "Host says") \
+  X(DURATION, ui_session, "8h", (60000, 604800000), NULL, "HTTP door: how long one stays logged in to the dashboard") \
   X(ENUM, log_level, "info", "debug|info|warn|error", NULL, "least level of what is logged") \
   X(ENUM, log_format, "logfmt", "logfmt|json", NULL, "form of the log's lines") \
   X(STRING, log_file, "", any, NULL, "file that the log is appended to, opened anew on SIGUSR1; empty: standard error")

@@ -1,5 +1,7 @@
 #include "core/control.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +14,7 @@ struct control {
   char *name, *url;
   int64_t connect_timeout_ms, answer_timeout_ms;
   bool prepare;
+  char *limit; /* statement_timeout, or NULL */
   struct control_hooks hooks;
   struct pgconn *conn; /* NULL between two tries */
   bool up, told_down;
@@ -109,6 +112,11 @@ struct control *control_new(struct loop *loop, const struct control_options *o, 
   c->connect_timeout_ms = o->connect_timeout_ms;
   c->answer_timeout_ms = o->answer_timeout_ms;
   c->prepare = o->prepare;
+  if (o->statement_timeout_ms > 0) {
+    char ms[24];
+    snprintf(ms, sizeof ms, "%" PRId64, o->statement_timeout_ms);
+    c->limit = xstrdup(ms);
+  }
   c->hooks = *hooks;
   c->backoff = (struct backoff)BACKOFF_INIT(100, 5000);
   loop_timer_init(&c->retry, connect_now, c);
@@ -119,6 +127,7 @@ struct control *control_new(struct loop *loop, const struct control_options *o, 
 static void control_destroy(struct control *c) {
   free(c->name);
   free(c->url);
+  free(c->limit);
   free(c);
 }
 
@@ -233,7 +242,17 @@ static void send_as(struct control *c, const struct pgquery *q, void (*done)(voi
   pgconn_query(c->conn, &own);
 }
 
+/* For the transaction alone: a session may be a pooler's. */
+static void send_limit(struct control *c) {
+  struct pgquery q = {.sql = "SELECT set_config('statement_timeout', $1, true)",
+                      .nparams = 1,
+                      .values = (const char *const *)&c->limit};
+
+  if (c->limit) pgconn_query(c->conn, &q);
+}
+
 static void send(struct control *c, const struct pgquery *q) {
+  send_limit(c);
   send_as(c, q, on_answer, statement_new(c, q));
 }
 
@@ -241,6 +260,7 @@ static void send(struct control *c, const struct pgquery *q) {
 static void send_wrapped(struct control *c, const struct pgquery *q, struct statement *st) {
   st->wrapped = true;
   send_as(c, &(struct pgquery){.sql = "BEGIN ISOLATION LEVEL READ COMMITTED"}, on_wrapped, st);
+  send_limit(c);
   send_as(c, q, on_wrapped, st);
   pgconn_sync(c->conn);
   send_as(c, &(struct pgquery){.sql = "COMMIT"}, on_commit, st);
@@ -256,8 +276,10 @@ static bool send_again(struct control *c, struct statement *st, const struct pgr
   st->result = NULL;
   if (st->wrapped)
     send_wrapped(c, q, st);
-  else
+  else {
+    send_limit(c);
     send_as(c, q, on_answer, st);
+  }
   pgconn_sync(c->conn);
   free(q);
   return true;

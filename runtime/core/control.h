@@ -29,6 +29,7 @@ struct control_options {
   int64_t connect_timeout_ms;
   int64_t answer_timeout_ms; /* how long a silent server is waited for */
   bool prepare;
+  int64_t statement_timeout_ms; /* 0: the session's; else of each statement, behind a pooler too */
 };
 
 /* Copies options and hooks. */

@@ -70,6 +70,7 @@ static void exchange_free(void *arg) {
   buf_fini(&x->params);
   buf_fini(&x->args);
   free(x->scopes);
+  free(x->visit);
   free(x);
 }
 
@@ -84,6 +85,7 @@ void door_maybe_end(struct exchange *x) {
   x->door->n--;
   door_auth_cancel(&x->lookup);
   queue_stats_cancel(&x->look);
+  door_ui_forget(x);
   loop_free_later(x->door->loop, exchange_free, x);
 }
 
@@ -287,6 +289,10 @@ static void on_request(void *arg, struct http_request *q) {
   struct door *d = arg;
   struct exchange *x = exchange_new(d, q);
 
+  if (door_ui_is(d, http_path(q))) {
+    door_ui_begin(x);
+    return;
+  }
   if (built_in(x, http_method(q), http_path(q))) return;
   if (d->draining)
     door_refuse(x, PROBLEM_DRAINING, NULL, 1);
@@ -305,7 +311,8 @@ static void on_gone(void *arg, struct http_request *q) {
 
   if (!x || x->q != q) return;
   x->gone = true;
-  if (x->on_due && !x->run && !x->asking) door_later(x, 0, x->on_due); /* no more waiting: it looks a last time */
+  if (x->visit) door_ui_gone(x);
+  else if (x->on_due && !x->run && !x->asking) door_later(x, 0, x->on_due); /* no more waiting: it looks a last time */
 }
 
 /* ---- life ---- */
@@ -334,7 +341,7 @@ struct door *door_new(struct loop *loop, struct sched *sched, struct control *co
   http.on_gone = on_gone;
   http.refuse = on_refuse;
   http.arg = d;
-  if (d->routes) d->http = httpd_new(loop, &http, e);
+  if (d->routes && door_ui_new(d, &options->ui, e) == 0) d->http = httpd_new(loop, &http, e);
   if (!d->http) {
     door_free(d);
     return NULL;
@@ -356,6 +363,7 @@ void door_resume(struct door *d) {
 }
 
 void door_stop_accepting(struct door *d) {
+  door_ui_stop(d);
   httpd_stop_accepting(d->http);
 }
 
@@ -366,6 +374,7 @@ int door_connections(const struct door *d) {
 void door_drain(struct door *d) {
   if (d->draining) return;
   d->draining = true;
+  door_ui_stop(d);
   httpd_stop_accepting(d->http);
   door_request_drain(d);
 }
@@ -374,6 +383,7 @@ void door_free(struct door *d) {
   struct list *n, *next;
 
   if (!d) return;
+  door_ui_stop(d);
   for (n = d->exchanges.next; n != &d->exchanges; n = next) {
     struct exchange *x = container_of(n, struct exchange, node);
     next = n->next;
@@ -384,6 +394,7 @@ void door_free(struct door *d) {
     door_maybe_end(x);
   }
   httpd_free(d->http);
+  door_ui_free(d);
   door_routes_free(d->routes);
   door_auth_free(d->auth);
   buf_fini(&d->refusal);

@@ -6,7 +6,7 @@
  *                                            └─ wait ◄┘ busy: somebody else holds the key; without a connection, bounded
  *
  * Built in      GET /healthz (the process is alive), GET /readyz (PostgreSQL is reachable and the worker not draining),
- *               GET /runs/{run_id} (state and outcome, to its own tenant), GET /openapi.json, GET /metrics.
+ *               GET /runs/{run_id} (state and outcome, to its own tenant), GET /openapi.json, GET /metrics, /ui (door_ui.h).
  * Owns          the server (io/httpd), the routes, every exchange.
  * Life cycle    door_new → … → [door_stop_accepting] → door_drain (no new connections; what is at work ends) → door_free.
  * Answers       core/door_answer.h (outcomes), core/door_problem.h (everything else); docs/http.md is the contract. */
@@ -15,6 +15,7 @@
 
 #include "core/control.h"
 #include "core/dbclock.h"
+#include "core/door_ui.h"
 #include "core/queue_stats.h"
 #include "core/sched.h"
 #include "io/httpd.h"
@@ -32,6 +33,7 @@ struct door_options {
   enum door_metrics metrics_access;
   const char *metrics_token;       /* "" : none; copies */
   struct queue_stats *queue_stats; /* keeps */
+  struct door_ui_options ui;       /* copies */
 };
 
 /* Keeps sched and control. NULL with *e: routes that conflict, or no listening socket. */

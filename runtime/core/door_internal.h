@@ -27,6 +27,7 @@ struct door {
   enum door_metrics metrics_access;
   char *metrics_token;
   struct queue_stats *queue_stats;
+  struct ui *ui; /* NULL: no dashboard */
   struct buf refusal; /* body of the last answer of httpd's own */
 };
 
@@ -61,6 +62,7 @@ struct exchange {
   bool asking; /* a query of GET /runs/{run_id} is under way */
   bool metrics; /* GET /metrics, whose sender is being looked up */
   struct queue_look look;
+  struct ui_visit *visit; /* of the dashboard's; NULL: none */
 };
 
 /* ---- door.c ---- */
@@ -86,6 +88,15 @@ bool door_metrics_is(const struct door *d, const char *path);
 void door_metrics_begin(struct exchange *x);
 /* The sender's token is known. */
 void door_metrics_identity(struct exchange *x, const struct door_identity *who);
+
+/* ---- door_ui.c ---- */
+MUST_CHECK int door_ui_new(struct door *d, const struct door_ui_options *o, struct err *e);
+void door_ui_stop(struct door *d); /* its streams end */
+void door_ui_free(struct door *d);
+bool door_ui_is(const struct door *d, const char *path);
+void door_ui_begin(struct exchange *x);
+void door_ui_gone(struct exchange *x);   /* the client of a request that has a visit has left */
+void door_ui_forget(struct exchange *x); /* x ends */
 
 /* ---- door_runs.c ---- */
 bool door_runs_is(const char *path);

@@ -26,6 +26,7 @@
   X(TARGET_TOO_LONG, "target_too_long", 414, "The target is too long")                                                \
   X(MEDIA_TYPE, "unsupported_media_type", 415, "The body must be application/json")                                   \
   X(KEY_REUSED, "key_reused", 422, "The Idempotency-Key was used before with another request")                        \
+  X(TOO_MANY_TRIES, "too_many_tries", 429, "Too many failed attempts to log in")                                      \
   X(HEADERS_TOO_LARGE, "headers_too_large", 431, "The headers are too large")                                         \
   X(INTERNAL, "internal_error", 500, "The request failed; it may be repeated with the same Idempotency-Key")          \
   X(NOT_IMPLEMENTED, "not_implemented", 501, "The request uses what this server does not know")                       \

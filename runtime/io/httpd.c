@@ -7,6 +7,7 @@
  *   BODY    the head is there, a body comes        body_timeout
  *   WORK    handed over: suspended in the library  none; a descriptor of ours (hangup) looks for the peer's end
  *   ANSWER  http_respond was called                body_timeout for the client to take it
+ *   STREAM  http_stream was called                 none; what the client does not take is bounded (STREAM_BYTES)
  *   IDLE    answered, kept alive                   idle_timeout, until the next request line is there
  *
  * The library closes connections only by itself; when a limit passes, the socket is shut down, and the library, which
@@ -40,10 +41,12 @@ enum {
   FLUSH_ROUNDS = 50,       /* of FLUSH_WAIT_MS at most, for the last answers */
   FLUSH_WAIT_MS = 10,
   EAGER_RUNS = 16, /* so often the library may ask for the next run at once, with nothing having come in */
+  STREAM_BYTES = 1 << 20, /* a stream whose client has not taken so much is cut */
+  STREAM_BLOCK = 4096,
   LAZY_MS = 10     /* then it waits so long: 0.9.75 asks without end while a TLS handshake waits for its peer */
 };
 
-enum phase { PHASE_FRESH, PHASE_HEAD, PHASE_BODY, PHASE_WORK, PHASE_ANSWER, PHASE_IDLE };
+enum phase { PHASE_FRESH, PHASE_HEAD, PHASE_BODY, PHASE_WORK, PHASE_ANSWER, PHASE_STREAM, PHASE_IDLE };
 
 struct conn {
   struct httpd *httpd;
@@ -69,7 +72,16 @@ struct http_request {
   size_t swallowed;
   int status;
   struct MHD_Response *response;
+  struct httpd_stream *stream; /* NULL: answered whole */
   void *data;
+};
+
+struct httpd_stream {
+  struct httpd *httpd;
+  struct buf out;   /* not taken by the library yet */
+  bool asleep;      /* suspended in the library until there is more to send */
+  bool ended;       /* by the application: it does not know the request any more */
+  bool closed;      /* the library has ended the request, and the application has not */
 };
 
 struct httpd {
@@ -91,10 +103,7 @@ struct httpd {
 
 /* ── answers ── */
 
-static struct MHD_Response *make_response(const struct http_answer *a, bool close) {
-  struct MHD_Response *r =
-      MHD_create_response_from_buffer(a->body_len, (void *)(a->body ? a->body : ""), MHD_RESPMEM_MUST_COPY);
-  if (r == NULL) bug("libmicrohttpd: no memory for an answer");
+static void add_headers(struct MHD_Response *r, const struct http_answer *a, bool close) {
   for (size_t i = 0; i < a->nheaders; i++) {
     const struct http_header *x = &a->headers[i];
     if (strcasecmp(x->name, "Content-Length") == 0 || strcasecmp(x->name, "Transfer-Encoding") == 0 ||
@@ -105,6 +114,13 @@ static struct MHD_Response *make_response(const struct http_answer *a, bool clos
   }
   if (close && MHD_add_response_header(r, "Connection", "close") != MHD_YES)
     bug("libmicrohttpd refuses Connection: close");
+}
+
+static struct MHD_Response *make_response(const struct http_answer *a, bool close) {
+  struct MHD_Response *r =
+      MHD_create_response_from_buffer(a->body_len, (void *)(a->body ? a->body : ""), MHD_RESPMEM_MUST_COPY);
+  if (r == NULL) bug("libmicrohttpd: no memory for an answer");
+  add_headers(r, a, close);
   return r;
 }
 
@@ -153,7 +169,8 @@ static void set_phase(struct conn *c, enum phase phase) {
   const struct httpd_options *o = &c->httpd->o;
   int64_t ms[] = {[PHASE_FRESH] = o->header_timeout_ms, [PHASE_HEAD] = o->header_timeout_ms,
                   [PHASE_BODY] = o->body_timeout_ms,    [PHASE_WORK] = 0,
-                  [PHASE_ANSWER] = o->body_timeout_ms,  [PHASE_IDLE] = o->idle_timeout_ms};
+                  [PHASE_ANSWER] = o->body_timeout_ms,  [PHASE_STREAM] = 0,
+                  [PHASE_IDLE] = o->idle_timeout_ms};
   bool goes_on = c->phase == PHASE_FRESH && phase == PHASE_HEAD;
   if (c->phase == PHASE_ANSWER) c->httpd->answering--;
   if (phase == PHASE_ANSWER) c->httpd->answering++;
@@ -228,7 +245,7 @@ static void on_hangup(void *arg, int events) {
   int n = epoll_wait(h->hangup, e, HANGUPS, 0);
   for (int i = 0; i < n; i++) {
     struct http_request *q = ((struct conn *)e[i].data.ptr)->request;
-    if (q->gone) continue;
+    if (!q || q->gone) continue;
     q->gone = true;
     list_push_back(&h->gone, &q->gone_node);
   }
@@ -253,6 +270,8 @@ static void request_free(struct http_request *q) {
   list_remove(&q->node);
   list_remove(&q->gone_node);
   if (q->response) MHD_destroy_response(q->response);
+  if (q->stream) buf_fini(&q->stream->out);
+  free(q->stream);
   httpd_head_fini(&q->head);
   buf_fini(&q->body);
   free(q);
@@ -339,6 +358,18 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *m, const char
   return MHD_YES;
 }
 
+/* The client of a stream is gone, and the application does not know yet: the request stays until it has ended it. */
+static void stream_closed(struct http_request *q) {
+  struct httpd *h = q->stream->httpd;
+  if (q->conn && q->conn->request == q) q->conn->request = NULL;
+  q->conn = NULL;
+  q->stream->closed = true;
+  if (q->gone) return;
+  q->gone = true;
+  list_push_back(&h->gone, &q->gone_node);
+  loop_defer(h->loop, &h->deliver);
+}
+
 /* A request has ended in the library, in whatever way. */
 static void on_completed(void *arg, struct MHD_Connection *m, void **context, enum MHD_RequestTerminationCode code) {
   (void)arg, (void)code;
@@ -348,6 +379,11 @@ static void on_completed(void *arg, struct MHD_Connection *m, void **context, en
   if (list_linked(&q->node)) bug("a suspended connection has ended");
   struct conn *c = conn_of(m);
   if (c) set_phase(c, PHASE_IDLE);
+  if (q->stream && c) unwatch_hangup(c);
+  if (q->stream && !q->stream->ended) {
+    stream_closed(q);
+    return;
+  }
   request_free(q);
 }
 
@@ -386,6 +422,75 @@ void http_respond(struct http_request *q, const struct http_answer *a) {
   MHD_resume_connection(c->mhd);
   h->eager = 0;
   loop_defer(h->loop, &h->run);
+}
+
+/* ── streams ── */
+
+/* The library asks for more to send. */
+static ssize_t on_stream_read(void *arg, uint64_t pos, char *to, size_t max) {
+  (void)pos;
+  struct http_request *q = arg;
+  struct httpd_stream *s = q->stream;
+  size_t n = s->out.len < max ? s->out.len : max;
+  if (n == 0 && s->ended) return MHD_CONTENT_READER_END_OF_STREAM;
+  if (n == 0) {
+    s->asleep = true;
+    MHD_suspend_connection(q->conn->mhd);
+    return 0;
+  }
+  memcpy(to, s->out.data, n);
+  memmove(s->out.data, s->out.data + n, s->out.len - n);
+  buf_truncate(&s->out, s->out.len - n);
+  return (ssize_t)n;
+}
+
+static void stream_wake(struct http_request *q) {
+  struct httpd *h = q->stream->httpd;
+  if (q->stream->asleep) MHD_resume_connection(q->conn->mhd);
+  q->stream->asleep = false;
+  h->eager = 0;
+  loop_defer(h->loop, &h->run);
+}
+
+void http_stream(struct http_request *q, const struct http_answer *a) {
+  if (q->response || !list_linked(&q->node)) bug("a request is answered twice");
+  struct conn *c = q->conn;
+  struct httpd *h = c->httpd;
+  list_remove(&q->node);
+  q->stream = xcalloc(1, sizeof *q->stream);
+  q->stream->httpd = h;
+  q->status = a->status;
+  q->response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, on_stream_read, q, NULL);
+  if (q->response == NULL) bug("libmicrohttpd: no memory for a stream");
+  add_headers(q->response, a, true);
+  if (a->body_len > 0) buf_append(&q->stream->out, a->body, a->body_len);
+  set_phase(c, PHASE_STREAM);
+  MHD_resume_connection(c->mhd);
+  h->eager = 0;
+  loop_defer(h->loop, &h->run);
+}
+
+void http_stream_send(struct http_request *q, const char *data, size_t len) {
+  struct httpd_stream *s = q->stream;
+  if (s->closed || q->gone) return;
+  if (s->out.len + len > STREAM_BYTES) {
+    shutdown(q->conn->fd, SHUT_RDWR);
+    return;
+  }
+  buf_append(&s->out, data, len);
+  stream_wake(q);
+}
+
+void http_stream_end(struct http_request *q) {
+  struct httpd_stream *s = q->stream;
+  list_remove(&q->gone_node);
+  s->ended = true;
+  if (s->closed) {
+    request_free(q);
+    return;
+  }
+  set_phase(q->conn, PHASE_ANSWER);
+  stream_wake(q);
 }
 
 const char *http_method(const struct http_request *q) {

@@ -8,6 +8,8 @@
  *   a request:  on_request ─► http_respond (exactly once, then or later) ─► gone from us
  *                         └─► on_gone: the client has left; http_respond must still be called once
  *
+ *   a stream:   on_request ─► http_stream ─► http_stream_send … ─► http_stream_end (exactly once, after on_gone too)
+ *
  * on_gone cannot tell a client that is away from one that has only closed its sending side, so the answer is sent all the
  * same: harmless to the first, right for the second (not over TLS; and requests pipelined behind it go unanswered).
  *
@@ -90,5 +92,12 @@ void http_set_data(struct http_request *q, void *data);
 
 /* Answers, once. Copies. Takes the request: no accessor afterwards. */
 void http_respond(struct http_request *q, const struct http_answer *a);
+
+/* Begins an answer that has no length and ends when it is ended (server-sent events); its connection ends with it. Copies; the body is its
+ * beginning. Afterwards the accessors still serve until http_stream_end, but for http_remote. */
+void http_stream(struct http_request *q, const struct http_answer *a);
+/* Copies. A client that leaves too much untaken is cut off: on_gone. Does nothing after that. */
+void http_stream_send(struct http_request *q, const char *data, size_t len);
+void http_stream_end(struct http_request *q); /* takes the request */
 
 #endif

@@ -356,7 +356,7 @@ static void make_source(struct worker *w, const struct queues *queues) {
       sched_on_taken, sched_on_more, sched_held, sched_on_ordered, sched_on_look, w->sched};
 
   struct source_postgres_options options = {
-      .connection = {"leases", w->conf->database_url, w->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS, w->conf->prepare},
+      .connection = {"leases", w->conf->database_url, w->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS, w->conf->prepare, 0},
       .worker_id = w->worker_id,
       .queues = (const char *const *)queues->names,
       .weights = queues->weights,
@@ -387,10 +387,23 @@ static char *read_file(const char *setting, const char *path, struct err *e) {
   return buf_take(&b);
 }
 
-static int make_door(struct worker *w, const char *openapi, const char *queues, const char *version, struct err *e) {
+static struct door_ui_options ui_options(const struct conf *c, const char *dir, bool tls) {
+  return (struct door_ui_options){
+      .mode = (enum door_ui_mode)c->ui,
+      .dir = dir,
+      .database_url = c->ui_database_url[0] ? c->ui_database_url : c->database_url,
+      .connect_timeout_ms = c->connect_timeout_ms,
+      .prepare = c->prepare,
+      .origin = c->ui_origin,
+      .tls = tls,
+      .session_ms = c->ui_session_ms,
+  };
+}
+
+static int make_door(struct worker *w, const struct worker_program *program, const char *queues, struct err *e) {
   const struct conf *c = w->conf;
   char address[64], *cert = NULL, *key = NULL;
-  struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = openapi, .clock = &w->clock,
+  struct door_options o = {.max_exchanges = (int)c->http_max_requests, .openapi = program->openapi, .clock = &w->clock,
                            .metrics_access = (enum door_metrics)c->metrics, .metrics_token = c->metrics_token};
 
   if (w->slot ? child_listen_fd() < 0 : !c->http_listen[0]) return 0; /* a supervisor has opened its own, or none */
@@ -417,7 +430,8 @@ static int make_door(struct worker *w, const char *openapi, const char *queues, 
       .body_timeout_ms = c->http_body_timeout_ms,
       .idle_timeout_ms = c->http_idle_timeout_ms,
   };
-  o.queue_stats = w->queue_stats = queue_stats_new(w->loop, w->verdicts, w->sched, queues, version);
+  o.ui = ui_options(c, program->ui_dir, cert != NULL);
+  o.queue_stats = w->queue_stats = queue_stats_new(w->loop, w->verdicts, w->sched, queues, program->version);
   w->door = door_new(w->loop, w->sched, w->verdicts, &o, e);
   free(cert);
   free(key);
@@ -457,10 +471,10 @@ static void on_run_ended(void *arg, struct run *r) {
 }
 
 struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
-                          const char *openapi, const char *version, const struct worker_hooks *hooks, struct err *e) {
+                          const struct worker_program *program, const struct worker_hooks *hooks, struct err *e) {
   struct worker *w = xcalloc(1, sizeof *w);
   struct control_options verdicts = {"verdicts", conf->database_url, conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
-                                     conf->prepare};
+                                     conf->prepare, 0};
   struct control_hooks verdict_hooks = {.on_up = on_verdicts_up, .on_down = on_verdicts_down, .arg = w};
   struct sched_options sched_options = {
       .pool_size = (int)conf->pool_size, .queue = conf->queue, .prefetch = (int)conf->prefetch};
@@ -498,7 +512,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   w->pool = pgpool_new(loop, conf->database_url, (int)conf->pool_size, conf->connect_timeout_ms, conf->prepare);
   w->verdicts = control_new(loop, &verdicts, &verdict_hooks);
   char *names = queues_json(&queues);
-  w->beat = beat_new(loop, w->verdicts, w->worker_id, version, conf->queue ? names : NULL, conf);
+  w->beat = beat_new(loop, w->verdicts, w->worker_id, program->version, conf->queue ? names : NULL, conf);
   w->sched = sched_new(loop, &sched_options);
   if (conf->schedules) w->schedules = schedules_new(loop, w->verdicts);
   make_source(w, &queues);
@@ -508,7 +522,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
   runner_set_handler(w->runner, ops);
   if (w->slot) runner_set_patience(w->runner, conf->stall_ms + PATIENCE_MS);
   sched_connect(w->sched, w->source, w->runner, w->gate);
-  int made = make_door(w, openapi, names, version, e);
+  int made = make_door(w, program, names, e);
   free(names);
   if (made < 0) {
     worker_free(w);

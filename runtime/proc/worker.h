@@ -12,6 +12,13 @@
 
 struct worker;
 
+/* What the program tells of itself; copies all. */
+struct worker_program {
+  const char *version;
+  const char *openapi; /* what the door serves as /openapi.json, or NULL */
+  const char *ui_dir;  /* the dashboard's files */
+};
+
 struct worker_hooks {
   /* Once, at the safe point. 0: drained. 1: some runs could not be given back. 4: the database cannot be used
    * (message names why). */
@@ -20,9 +27,9 @@ struct worker_hooks {
 };
 
 /* Tasks must be registered (core/task.h) before. Keeps conf and ops; copies hooks. NULL: e says which setting is
- * wrong. openapi: what the door serves as /openapi.json, or NULL; copies. version: of this program; copies. */
+ * wrong. */
 struct worker *worker_new(struct loop *loop, const struct conf *conf, const struct handler_ops *ops,
-                          const char *openapi, const char *version, const struct worker_hooks *hooks, struct err *e) MUST_CHECK;
+                          const struct worker_program *program, const struct worker_hooks *hooks, struct err *e) MUST_CHECK;
 /* As SIGTERM does: the first call drains within drain_timeout, the second within a second, the third at once. */
 void worker_stop(struct worker *w);
 void worker_free(struct worker *w);

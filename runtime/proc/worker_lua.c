@@ -70,8 +70,11 @@ static int l_start(lua_State *L) {
   struct worker_hooks hooks = {.ended = on_ended, .arg = vm_loop(vm)};
   struct vm_await *await = vm_await_push(L, free_ended);
   be_watched(vm);
-  the_worker.worker = worker_new(vm_loop(vm), conf, bind_run_ops(vm), luaL_optstring(L, 2, NULL), luaL_checkstring(L, 3),
-                                 &hooks, &e);
+  struct worker_program program = {.openapi = luaL_optstring(L, 2, NULL),
+                                   .version = luaL_checkstring(L, 3),
+                                   .ui_dir = lua_pushfstring(L, "%s/umavez/ui", vm_lua_dir(vm))};
+  the_worker.worker = worker_new(vm_loop(vm), conf, bind_run_ops(vm), &program, &hooks, &e);
+  lua_pop(L, 1);
   if (!the_worker.worker) {
     vm_await_done(await, NULL);
     return bind_raise(L, &e);

@@ -247,6 +247,16 @@ $fn$;
 
 -- ---- what has ended lately ----
 
+-- in_blocks: the condition that a row of f lies in the blocks from p_from to before p_upto: a range where the server can read one (14),
+-- else each place that there may be.
+CREATE OR REPLACE FUNCTION umavez.in_blocks(p_from bigint, p_upto bigint) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+  SELECT CASE WHEN current_setting('server_version_num')::int >= 140000
+    THEN format('f.ctid >= ''(%s,0)'' AND f.ctid < ''(%s,0)''', p_from, p_upto)
+    ELSE format('f.ctid = ANY (ARRAY(SELECT format(''(%%s,%%s)'', b, i)::tid FROM generate_series(%s, %s) b, generate_series(1, 100) i))',
+                p_from, p_upto - 1) END;                         -- no more than 100 rows fit
+$fn$;
+
 -- recent_ends: the runs in the last p_blocks blocks of the newest partitions: what has ended last, without an index and without
 -- reading more of the history (its partitions only grow at their end, but for retries). Runs whose task keeps no history are not seen.
 CREATE OR REPLACE FUNCTION umavez.recent_ends(p_blocks integer)
@@ -254,7 +264,6 @@ RETURNS TABLE (task text, status text, replay boolean, enqueued_at timestamptz, 
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET timezone = 'UTC' AS $fn$
 DECLARE
-  rows_in_block constant integer := 100;                         -- more than fit
   v_rel regclass; v_size bigint; v_left bigint := p_blocks;
 BEGIN
   FOR v_rel IN
@@ -266,10 +275,8 @@ BEGIN
     CONTINUE WHEN v_rel IS NULL;
     v_size := pg_relation_size(v_rel) / current_setting('block_size')::bigint;
     RETURN QUERY EXECUTE format(
-      'SELECT f.task, f.status, f.replay, f.enqueued_at, f.finished_at FROM %s f
-        WHERE f.ctid = ANY (ARRAY(SELECT format(''(%%s,%%s)'', b, i)::tid
-                                    FROM generate_series(%s, %s) b, generate_series(1, %s) i))',
-      v_rel, greatest(0, v_size - v_left), v_size - 1, rows_in_block);
+      'SELECT f.task, f.status, f.replay, f.enqueued_at, f.finished_at FROM %s f WHERE ' ||
+      umavez.in_blocks(greatest(0, v_size - v_left), v_size), v_rel);
     v_left := v_left - v_size;
     EXIT WHEN v_left <= 0;
   END LOOP;

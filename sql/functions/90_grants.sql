@@ -74,7 +74,9 @@ BEGIN
       umavez.pause_queue(text, text, text), umavez.resume_queue(text, text, text), umavez.list_queues(integer),
       umavez.cancel_run(uuid, text, text), umavez.discard_runs(uuid[], text, text), umavez.retry_runs(uuid[], text, text, text),
       umavez.failed_runs(text, timestamptz, uuid, timestamptz, integer), umavez.forget_key(bigint, bytea, text, text),
-      umavez.recent_ends(integer), umavez.list_limits(), umavez.set_limit(text, text, integer, text, text),
+      umavez.recent_ends(integer), umavez.list_limits(), umavez.set_limit(text, text, integer, text, text), umavez.recent_rates(integer), umavez.dead_runs(integer), umavez.list_workers(boolean),
+      umavez.list_schedules(text), umavez.list_audit(text, text, bigint, integer), umavez.run_details(uuid),
+      umavez.ledger_row(bigint, bytea), umavez.ui_read(text, jsonb), umavez.ui_act(jsonb, text), umavez.ui_token(bigint, bytea),
       umavez.token_create(bytea, text, bigint, text[], timestamptz) TO umavez_operator;
   END IF;
 END $roles$;

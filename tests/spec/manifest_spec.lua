@@ -177,6 +177,7 @@ describe("manifests", function()
       handler = { '"/etc/x.lua"', '"../x.lua"', '"x"', "1" },
       http = {
         "1", "{}", '{ path = "x" }', '{ path = "/" }', '{ path = "/runs/x" }', '{ path = "/healthz" }',
+        '{ path = "/ui" }', '{ path = "/ui/x" }',
         '{ path = "/metrics" }',
         '{ path = "/a b" }', '{ path = "/{a}/{a}" }', '{ path = "/{a-b}" }', '{ path = "/x", method = "HEAD" }',
         '{ path = "/x", key = "no" }', '{ path = "/x", key = { header = "a b" } }',

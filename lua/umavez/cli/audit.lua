@@ -22,9 +22,7 @@ end
 local LIST = [[
 SELECT id::text AS id, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS at, db_user, os_user, action,
        target, reason, detail::text AS detail
-  FROM umavez.audit
- WHERE ($1::text IS NULL OR action = $1) AND ($2::text IS NULL OR target = $2)
- ORDER BY id DESC LIMIT $3::bigint]]
+  FROM umavez.list_audit($1::text, $2::text, NULL, $3::int)]]
 
 function M.run(args)
   cli.check_limit(args.limit)

@@ -25,9 +25,8 @@ end
 
 local UTC = [[to_char(%s AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')]]
 
-local STORED = ([[SELECT task, declared->>'text' AS spec, declared->>'tz' AS tz, declared->>'missed' AS missed,
-  (declared->>'each_tenant')::boolean AS each_tenant, LAST AS last_slot, SEEN AS seen_at
-  FROM umavez.schedules WHERE $1::text IS NULL OR task = $1 ORDER BY task]])
+local STORED = ([[SELECT task, spec, tz, missed, each_tenant, LAST AS last_slot, SEEN AS seen_at
+  FROM umavez.list_schedules($1::text)]])
   :gsub("LAST", function() return UTC:format("last_slot") end):gsub("SEEN", function() return UTC:format("seen_at") end)
 
 -- Those of the manifests here, and those that the database knows from other workers; by task.

@@ -18,33 +18,19 @@ function M.configure(parser)
 end
 
 -- Everything as text: nothing of a jsonb value is changed on its way through Lua.
-local LIVE = [[
-SELECT run_id::text, task, tenant_id::text, queue, priority, state, false AS replay, deliveries, busy, crashes,
-       NULL::int AS attempt, NULL AS discarded_at,
-       enqueued_at::text, run_at::text, lease_until::text, NULL AS finished_at, worker_id::text,
-       traceparent, NULL AS key_digest, NULL AS outcome, failure::text, args::text
-  FROM umavez.runs WHERE run_id = $1::uuid]]
-
-local FINISHED = [[
-SELECT run_id::text, task, tenant_id::text, queue, priority, status AS state, replay, deliveries,
-       NULL::int AS busy, NULL::int AS crashes, attempt,
-       discarded_at::text, enqueued_at::text, NULL AS run_at, NULL AS lease_until,
-       finished_at::text, worker_id::text, traceparent,
-       encode(idempotency_key, 'hex') AS key_digest, outcome::text, failure::text, args::text
-  FROM umavez.finished_runs WHERE run_id = $1::uuid ORDER BY finished_at DESC LIMIT 1]]
+local RUN = [[
+SELECT run_id::text, task, tenant_id::text, queue, priority, state, replay, deliveries, busy, crashes, attempt,
+       discarded_at::text, enqueued_at::text, run_at::text, lease_until::text, finished_at::text, worker_id::text,
+       traceparent, key_digest, outcome::text, failure::text, args::text
+  FROM umavez.run_details($1::uuid)]]
 
 local LEDGER = [[
-SELECT id::text, status, attempt, encode(request_fingerprint, 'hex') AS fingerprint, outcome::text,
-       expires_at::text, created_at::text, updated_at::text, expires_at <= clock_timestamp() AS expired
-  FROM umavez.%s WHERE idempotency_key = decode($1, 'hex') %s]]
+SELECT id::text, status, attempt, fingerprint, outcome::text, expires_at::text, created_at::text, updated_at::text,
+       expired
+  FROM umavez.ledger_row($1::bigint, decode($2, 'hex'))]]
 
 local function ledger_row(db, run)
-  if not run.key_digest then
-    return nil
-  elseif run.tenant_id then
-    return db:one(LEDGER:format("idempotency_keys", "AND tenant_id = $2::bigint"), run.key_digest, run.tenant_id)
-  end
-  return db:one(LEDGER:format("platform_idempotency_keys", ""), run.key_digest)
+  return run.key_digest and db:one(LEDGER, run.tenant_id, run.key_digest) or nil
 end
 
 -- Whose outcome the ledger holds. It was written in the transaction that ended that run, which leaves a day or two of
@@ -145,7 +131,7 @@ function M.run(args)
   database.check_uuid(args.run_id)
   local conf = settings.load(args)
   local db = database.open_migrated(conf)
-  local run = db:one(LIVE, args.run_id) or db:one(FINISHED, args.run_id)
+  local run = db:one(RUN, args.run_id)
   if not run then
     cli.fail("failed", "there is no run %s (it may have been purged, or its task keeps no history)", args.run_id)
   end

@@ -16,6 +16,7 @@ M.examples = {
   "umavez token create --tenant 7 --scope payments.pix --name shop",
   "umavez token create --platform --scope '*' --expires 2027-01-31",
   "umavez token create --platform --scope metrics --expires 90d",
+  "umavez token create --platform --scope ui:write --name maria      (for the dashboard, docs/ui.md)",
   "umavez token list",
   "umavez token revoke 3",
 }
@@ -26,7 +27,8 @@ function M.configure(parser)
   parser:argument("id", "revoke: the token's number, as list shows it."):args("?")
   parser:option("--tenant", "create: the tenant whose requests it sends."):convert(cli.id)
   parser:flag("--platform", "create: for tasks of the platform, not of a tenant.")
-  parser:option("--scope", "create: a task (or a route's scope) that it may use; '*' for all."):count("*")
+  parser:option("--scope", "create: a task (or a route's scope) that it may use; '*' for all. "
+    .. "Apart from tasks: metrics, ui, ui:write."):count("*")
   parser:option("--name", "create: who it is for."):default("")
   parser:option("--expires", "create: when it ends: after so long (12h, 90d), or at a time as PostgreSQL reads it; "
     .. "default never.")

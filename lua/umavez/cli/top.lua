@@ -24,29 +24,6 @@ function M.configure(parser)
   parser:flag("--json", "Look once and print one JSON object.")
 end
 
--- Of what ended within the last ten seconds; of less, where more has ended in that time than the sample holds.
-local ENDS = [[
-WITH e AS MATERIALIZED (
-  SELECT x.*, extract(epoch FROM x.finished_at - x.enqueued_at)::float8 * 1000 AS ms FROM umavez.recent_ends($1::int) x
-), span AS (
-  SELECT least(10, greatest(0.001, coalesce(extract(epoch FROM clock_timestamp() - min(e.finished_at)), 10)))::float8
-           AS s FROM e
-)
-SELECT e.task, (count(*) / min(span.s))::float8 AS ended_per_s,
-       (count(*) FILTER (WHERE e.status <> 'completed') / min(span.s))::float8 AS failed_per_s,
-       (count(*) FILTER (WHERE e.replay) / min(span.s))::float8 AS replayed_per_s,
-       percentile_disc(0.5) WITHIN GROUP (ORDER BY e.ms)::float8 AS p50_ms,
-       percentile_disc(0.99) WITHIN GROUP (ORDER BY e.ms)::float8 AS p99_ms, min(span.s)::float8 AS span_s
-  FROM e, span
- WHERE e.finished_at > clock_timestamp() - span.s * interval '1 second' - interval '1 millisecond'
- GROUP BY GROUPING SETS ((), (e.task)) ORDER BY 2 DESC, 1]]
-
-local DEAD = [[
-SELECT count(*)::int AS n FROM (
-  SELECT FROM umavez.finished_runs f
-   WHERE f.status = 'failed_permanent' AND f.discarded_at IS NULL
-     AND f.finished_at > clock_timestamp() - interval '1 hour' LIMIT $1::int) l]]
-
 local NOW = [[
 SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS now, current_database() AS name]]
 
@@ -58,9 +35,9 @@ SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"
 function M.look(db)
   local now = db:one(NOW)
   local seen = { now = now.now, database = now.name, ended_per_s = 0, failed_per_s = 0, replayed_per_s = 0, tasks = {},
-    dead_last_hour = db:one(DEAD, DEAD_LIMIT).n, queues = queues.list(db), limits = limit.list(db),
-    workers = workers.list(db) }
-  for _, row in ipairs(db:query(ENDS, BLOCKS)) do
+    dead_last_hour = db:one("SELECT umavez.dead_runs($1::int) AS n", DEAD_LIMIT).n,
+    queues = queues.list(db), limits = limit.list(db), workers = workers.list(db) }
+  for _, row in ipairs(db:query("SELECT * FROM umavez.recent_rates($1::int)", BLOCKS)) do
     if row.task then
       seen.tasks[#seen.tasks + 1] = row
     else

@@ -15,19 +15,10 @@ function M.configure(parser)
 end
 
 local LIST = [[
-SELECT w.worker_id::text AS worker_id, w.host, w.pid, w.version,
-       to_char(w.started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS started_at,
-       extract(epoch FROM clock_timestamp() - w.started_at)::float8 AS up_s,
-       extract(epoch FROM clock_timestamp() - w.seen_at)::float8 AS seen_s,
-       w.seen_at > clock_timestamp() - interval '45 seconds' AS alive,
-       coalesce(h.n, 0)::int AS held, (w.detail->>'supervisor')::int AS supervisor, w.detail->>'http' AS http,
-       (SELECT string_agg(q, ',') FROM jsonb_array_elements_text(w.detail->'queues') q) AS queues
-  FROM umavez.workers w
-  LEFT JOIN (SELECT l.worker_id, count(*) AS n
-               FROM (SELECT r.worker_id FROM umavez.runs r WHERE r.state = 'running' LIMIT 100000) l
-              GROUP BY l.worker_id) h ON h.worker_id = w.worker_id
- WHERE $1::boolean OR w.seen_at > clock_timestamp() - interval '45 seconds'
- ORDER BY w.host, w.started_at, w.pid]]
+SELECT worker_id::text AS worker_id, host, pid, version,
+       to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS started_at,
+       up_s, seen_s, alive, held, supervisor, http, queues
+  FROM umavez.list_workers($1::boolean)]]
 
 --- The workers as the database shows them.
 -- @param db the connection
