@@ -37,7 +37,7 @@ bool ui_cookie_parse(const char *value, struct ui_cookie *c) {
   at += 2 * UI_NONCE_BYTES;
   memcpy(c->text, value, len + 1);
   c->signed_len = (size_t)(at - value);
-  return hex_decode(at + 1, strlen(at + 1), c->mac, DIGEST_BYTES);
+  return !strpbrk(at + 1, "ABCDEF") && hex_decode(at + 1, strlen(at + 1), c->mac, DIGEST_BYTES); /* one spelling */
 }
 
 bool ui_cookie_find(const char *header, struct ui_cookie *c) {

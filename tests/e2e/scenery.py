@@ -22,8 +22,8 @@ def lay_out(lab):
             ("reports.monthly_statement_of_every_account", "tenant", "slow"))]))
     sql("""INSERT INTO umavez.idempotency_keys (tenant_id, idempotency_key, request_fingerprint, status, attempt, outcome, expires_at, created_at, updated_at)
            SELECT 1, (SELECT digest FROM umavez.ui_key_digests('order-17', 'payments.pix') LIMIT 1), sha256('x'), 'failed_permanent', 8,
-                  '{"code": "error", "message": "attempt to index local ''account''"}', clock_timestamp() + interval '7 days', clock_timestamp() - interval '4 minutes',
-                  clock_timestamp() - interval '1 minute'""")
+                  '{"code": "error", "message": "attempt to index local ''account''"}', clock_timestamp() + interval '7 days', clock_timestamp() - interval '10 minutes',
+                  clock_timestamp() - interval '7 minutes'""")
     sql("""INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, failure, args, deliveries, attempt, enqueued_at,
                                              finished_at)
            SELECT gen_random_uuid(), (ARRAY['payments.pix', 'receipts.send', 'webhooks.receive'])[1 + mod(g, 3)], CASE WHEN mod(g, 3) < 2 THEN 1 + mod(g, 2) END,
@@ -36,7 +36,7 @@ def lay_out(lab):
     sql("""INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, failure, args, deliveries, attempt, enqueued_at,
                                              finished_at, idempotency_key)
            SELECT %s::uuid, 'payments.pix', 1, 'payments', 2, 'failed_permanent', false, %s::jsonb, %s::jsonb, '{"order": "order-17", "amount_cents": 4990}', 8, 8,
-                  clock_timestamp() - interval '5 minutes', clock_timestamp() - interval '1 minute',
+                  clock_timestamp() - interval '11 minutes', clock_timestamp() - interval '7 minutes',
                   (SELECT digest FROM umavez.ui_key_digests('order-17', 'payments.pix') LIMIT 1)""",
         SHOWN, json.dumps({k: FAILURE[k] for k in ("code", "message")}), json.dumps(FAILURE))
     for queue, count, minutes in (("payments", 37, 0), ("mail", 1204, 3), ("slow", 12, 41)):

@@ -251,7 +251,9 @@ def test_by_keyboard_alone(browser, ui, lab):
     """From the top of the page: the skip link, then header, then pages; a new page has the focus on its heading, which is told."""
     from selenium.webdriver.common.keys import Keys
     browser.open(ui)
-    browser.js("document.activeElement.blur(); scrollTo(0, 0)")
+    browser.driver.refresh()
+    browser.wait("nav a[aria-current]")
+    browser.loaded()
     browser.press(Keys.TAB)
     assert browser.js("return document.activeElement.className") == "skip"
     seen = []
