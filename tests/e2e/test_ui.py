@@ -8,6 +8,7 @@ import time
 import pytest
 
 from support.http import Connection, make_token, request_octets, start_door
+from support import snippets
 from support.procs import wait_until
 from support.ui import Dashboard, Stream
 
@@ -186,6 +187,30 @@ def test_guessing_is_bounded(ui):
     assert 1 <= int(answers[-1].get("Retry-After")) <= 6
     assert ui.log_in(ui.token).status == 429, "the right token would tell a guesser that it is right"
     assert ui.get("session").status == 200
+
+
+def test_what_the_docs_say_opens_it(lab):
+    worker, grant, token = snippets.one("docs/ui.md", "umavez worker").text.splitlines()
+    arguments = re.sub(r"#.*", "", worker).split()[2:]
+    arguments[arguments.index("--http") + 1] = "127.0.0.1:0"
+    create = snippets.one("docs/ui.md", "CREATE ROLE").text
+    lab.sql("DROP ROLE IF EXISTS app_ui")
+    lab.sql(create)
+    try:
+        port = int(lab.env.worker(arguments=arguments, ui_database_url=lab.env.db.url("app_ui")).wait_event("door_open")["port"])
+        ui = Dashboard.__new__(Dashboard)
+        ui.__dict__.update(lab=lab, port=port, host=f"127.0.0.1:{port}", cookie=None, csrf=None)
+        made = lab.cli(*re.sub(r"#.*", "", token).split()[1:])
+        assert made.code == 0, made
+        wait_until(lambda: isinstance(ui.log_in(made.out.strip()), dict), 30, "to be let in")
+        assert ui.get("session").json["name"] == "maria" and ui.get("overview").status == 200
+        assert ui.act("pause", "default").problem == "forbidden"
+    finally:
+        for one in lab.env.all_workers:
+            one.terminate()
+        lab.sql("DROP ROLE app_ui")
+    assert "GRANT umavez_operator TO app_worker" in grant
+    lab.sql("BEGIN; GRANT umavez_operator TO app_worker; ROLLBACK")
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------------------------------
