@@ -117,38 +117,45 @@ BEGIN
     'next', CASE WHEN jsonb_array_length(v_rows) >= p_limit THEN v_last WHEN v_seen >= p_scan THEN v_oldest END);
 END $fn$;
 
--- ui_live: runs that have not ended, p_limit at most: those that workers hold, or those that wait, in the order in which each queue
--- serves them. Looks at p_scan of a queue and priority at most, and begins where takes begin.
+-- ui_live: runs that have not ended, p_limit at most: those that workers hold, or those that wait, by the time at which they are due.
+-- Looks at p_scan of a queue and priority at most (of each of its other lanes, 25_lanes.sql, at a tenth of that, and at 1000 lanes), and begins
+-- where takes begin.
 CREATE OR REPLACE FUNCTION umavez.ui_live(p_filter jsonb, p_limit integer, p_scan integer) RETURNS jsonb
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $fn$
 DECLARE
-  v_rows jsonb; v_seen bigint;
+  v_queue constant text := p_filter->>'queue'; v_rows jsonb; v_seen bigint;
 BEGIN
-  WITH RECURSIVE waiting AS (                                    -- each queue once, by one look into the index
-    (SELECT r.queue FROM umavez.runs r WHERE r.state = 'available' ORDER BY r.queue LIMIT 1)
+  WITH RECURSIVE waiting AS (                                    -- each lane once, by one look into the index
+    (SELECT r.queue, r.lane, 1 AS n FROM umavez.runs r
+      WHERE r.state = 'available' AND r.queue >= coalesce(v_queue, '') ORDER BY r.queue, r.lane LIMIT 1)
     UNION ALL
-    SELECT (SELECT r.queue FROM umavez.runs r WHERE r.state = 'available' AND r.queue > w.queue ORDER BY r.queue LIMIT 1)
-      FROM waiting w WHERE w.queue IS NOT NULL
-  ), queues AS (
-    SELECT w.queue, m.since
-      FROM (SELECT x.queue FROM waiting x WHERE x.queue IS NOT NULL AND (NOT p_filter ? 'queue' OR x.queue = p_filter->>'queue') LIMIT 200) w
-      LEFT JOIN LATERAL (SELECT k.since FROM umavez.marks k WHERE k.name = 'take:' || w.queue AND k.full_at <> '-infinity' OFFSET 0) m ON true
+    SELECT x.queue, x.lane, w.n + 1
+      FROM waiting w
+     CROSS JOIN LATERAL (SELECT r.queue, r.lane FROM umavez.runs r
+                          WHERE r.state = 'available' AND (r.queue, r.lane) > (w.queue, w.lane) ORDER BY r.queue, r.lane LIMIT 1) x
+     WHERE w.n < 1000 AND (v_queue IS NULL OR w.queue = v_queue)
+  ), lanes AS (
+    SELECT w.queue, w.lane, CASE w.lane WHEN '' THEN p_scan ELSE p_scan / 10 END AS most, m.since
+      FROM waiting w
+      LEFT JOIN LATERAL (SELECT k.since FROM umavez.marks k
+                          WHERE k.name = 'take:' || w.queue AND w.lane = '' AND k.full_at <> '-infinity' OFFSET 0) m ON true
+     WHERE v_queue IS NULL OR w.queue = v_queue
   ), looked AS (
     SELECT l.r FROM (SELECT r FROM umavez.runs r WHERE r.state = 'running' ORDER BY r.lease_until LIMIT p_scan) l
      WHERE p_filter->>'state' = 'running'
     UNION ALL
-    SELECT l.r FROM queues q
+    SELECT l.r FROM lanes q
      CROSS JOIN generate_series(1, 4) AS g(priority)
      CROSS JOIN LATERAL (SELECT r FROM umavez.runs r
-                          WHERE r.state = 'available' AND r.queue = q.queue AND r.priority = g.priority
+                          WHERE r.state = 'available' AND r.queue = q.queue AND r.lane = q.lane AND r.priority = g.priority
                             AND r.run_at >= coalesce(q.since[g.priority], '-infinity')
-                          ORDER BY r.run_at LIMIT p_scan) l
+                          ORDER BY r.run_at LIMIT q.most) l
      WHERE p_filter->>'state' = 'available'
   ), fitting AS (
     SELECT l.r FROM looked l
-     WHERE (NOT p_filter ? 'task' OR (l.r).task = p_filter->>'task') AND (NOT p_filter ? 'queue' OR (l.r).queue = p_filter->>'queue')
+     WHERE (NOT p_filter ? 'task' OR (l.r).task = p_filter->>'task') AND (v_queue IS NULL OR (l.r).queue = v_queue)
        AND (NOT p_filter ? 'tenant' OR coalesce((l.r).tenant_id::text, 'platform') = p_filter->>'tenant')
      ORDER BY (l.r).run_at, (l.r).run_id LIMIT p_limit + 1
   )
@@ -311,9 +318,11 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET
   WITH rates AS MATERIALIZED (SELECT * FROM umavez.recent_rates(64))
   SELECT jsonb_build_object('bounded_at', 1000, 'rows', coalesce(jsonb_agg(jsonb_build_object(
            'task', t.name, 'owner', t.owner, 'queue', t.queue, 'updated_at', t.updated_at, 'ended_per_s', r.ended_per_s,
-           'failed_per_s', r.failed_per_s, 'p50_ms', r.p50_ms, 'p99_ms', r.p99_ms, 'dead', d.n) ORDER BY t.name), '[]'))
+           'failed_per_s', r.failed_per_s, 'p50_ms', r.p50_ms, 'p99_ms', r.p99_ms, 'dead', d.n, 'places', l.places, 'used', l.used)
+           ORDER BY t.name), '[]'))
     FROM (SELECT * FROM umavez.tasks k ORDER BY k.name LIMIT 500) t
     LEFT JOIN rates r ON r.task = t.name
+    LEFT JOIN umavez.list_limits() l ON l.kind = 'task' AND l.name = t.name AND l.places IS NOT NULL
     LEFT JOIN LATERAL (SELECT count(*) AS n
                          FROM (SELECT FROM umavez.finished_runs f
                                 WHERE f.status = 'failed_permanent' AND f.task = t.name AND f.finished_at > clock_timestamp() - interval '1 day'

@@ -82,6 +82,17 @@ def test_live_runs(sql):
     assert ids(read(sql, "runs", state="available", queue="slow")) == [] == ids(read(sql, "runs", state="running", task="t.b"))
 
 
+def test_runs_of_limited_queues(sql):
+    """They stand in lanes of their own, each of which is looked into."""
+    sql.set_limit("queue", "narrow", 2, "why", "maria")
+    runs = {enqueue(sql, queue=queue) for queue in ("narrow", "narrow", "other", "narrower")}
+    assert set(ids(read(sql, "runs", state="available"))) == runs
+    assert len(ids(read(sql, "runs", state="available", queue="narrow"))) == 2
+    assert len(ids(read(sql, "runs", state="available", queue="narrower"))) == 1 and ids(read(sql, "runs", state="available", queue="na")) == []
+    row = [q for q in read(sql, "queues")["rows"] if q["queue"] == "narrow"][0]
+    assert (row["places"], row["used"], row["due"]) == (2, 0, 2)
+
+
 def test_a_runs_page(sql):
     run = enqueue(sql)
     page = read(sql, "run", id=run)

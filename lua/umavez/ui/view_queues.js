@@ -3,7 +3,7 @@
 import { actButton } from "./act.js";
 import { read } from "./api.js";
 import { h, table } from "./dom.js";
-import { bounded, seconds, t } from "./i18n.js";
+import { bounded, number, seconds, t } from "./i18n.js";
 
 export const title = () => t("queues.title");
 export const every = 3000;
@@ -19,6 +19,8 @@ export function draw(data, params, context) {
     { name: t("queues.later"), number: true, cell: (q) => bounded(q.later, data.bounded_at) },
     { name: t("queues.running"), number: true, cell: (q) => bounded(q.running, data.bounded_at) },
     { name: t("queues.oldest"), number: true, cell: (q) => (q.oldest_s === null ? "–" : seconds(q.oldest_s)) },
+    { name: t("queues.limit"), cell: (q) => [q.places === null ? (q.fair ? "" : "–") : t("limit", { used: number(q.used), places: number(q.places) }),
+      q.fair ? h("span", { class: "badge" }, t("queues.fair")) : null] },
     { name: t("queues.state"), wide: true, cell: state },
   ];
   if (context.session.may_act)

@@ -19,6 +19,7 @@ const tasks = {
     { name: t("tasks.rate"), number: true, cell: (r) => rate(r.ended_per_s || 0) },
     { name: t("tasks.p50"), number: true, cell: (r) => milliseconds(r.p50_ms) },
     { name: t("tasks.p99"), number: true, cell: (r) => milliseconds(r.p99_ms) },
+    { name: t("tasks.limit"), number: true, cell: (r) => (r.places === null ? "–" : t("limit", { used: number(r.used), places: number(r.places) })) },
     { name: t("tasks.dead"), number: true, cell: (r) => (Number(r.dead) ? h("a", { id: `dead-${r.task}`, class: "bad",
       href: runsOf(r.task, "&state=failed_permanent") }, bounded(r.dead, data.bounded_at)) : "0") },
   ], data.rows, t("tasks.none"))),
@@ -54,7 +55,7 @@ const workers = {
   ], data.rows, t("workers.none"))),
 };
 
-const ACTIONS = ["pause", "resume", "cancel", "discard", "retry", "forget"];
+const ACTIONS = ["pause", "resume", "cancel", "discard", "retry", "forget", "limit"];
 
 function target(row) {
   const uuid = /^[0-9a-f-]{36}$/.test(row.target);
