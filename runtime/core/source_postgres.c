@@ -15,7 +15,7 @@
 
 #define LATE_MS 20 /* what was enqueued beside a notification may be committed so much later, without one of its own */
 #define AFTER_MS 2 /* a moment of our clock that is not before the same of the database's, whose ticks are not ours */
-#define AGAIN_MS 10 /* another taker had the lock of a limit: its statement has ended by then, as a rule */
+#define AGAIN_MS 10 /* there may be more, or another taker had the lock of a limit: its statement has ended by then, as a rule */
 #define FAR_MS (24 * 3600 * 1000) /* what is due later is left to polling */
 #define REAP_MS 1000
 #define RETURN_AGAIN_MS 1000 /* after an error that is not the connection's */
@@ -51,6 +51,7 @@ struct source_postgres {
                 * look again as soon as that is possible */
   int asked;   /* of the take under way */
   bool asleep; /* as the database knows it */
+  int64_t again_ms; /* after a take that met a lock: until the next look */
   bool limits; /* a run under a limit has been taken */
   bool tell_others; /* a place of a limit is free, and this worker wants no runs now */
   struct loop_timer look, reap;
@@ -209,6 +210,12 @@ static void tell_sleep(struct source_postgres *s, bool asleep) {
   if (s->listening && s->asleep != asleep && control_query(s->control, &q)) s->asleep = asleep;
 }
 
+/* umavez.take_shared says that there may be more. Ever later, when it is only a lock that does not become free. */
+static void look_again(struct source_postgres *s, bool progress) {
+  s->again_ms = progress || s->again_ms == 0 ? AGAIN_MS : 2 * s->again_ms;
+  if (s->again_ms < s->poll_interval_ms) look_in(s, s->again_ms);
+}
+
 static void on_taken(void *arg, struct pgresult *result) {
   struct source_postgres *s = arg;
   int n;
@@ -222,10 +229,10 @@ static void on_taken(void *arg, struct pgresult *result) {
     return;
   }
   n = pgresult_rows(result);
-  if (n > 0 && pgresult_null(result, n - 1, 0)) { /* umavez.take_shared: there may be more, soon */
-    n--;
-    look_in(s, AGAIN_MS);
-  }
+  if (n > 0 && pgresult_null(result, n - 1, 0))
+    look_again(s, pgresult_value(result, --n, 4)[0] == '1' || n > 0);
+  else
+    s->again_ms = 0;
   stats_add(STAT_RUNS_TAKEN, 0, (uint64_t)n);
   if (n == 0) stats_inc(STAT_TAKES_EMPTY);
   for (int i = 0; i < n; i++) {

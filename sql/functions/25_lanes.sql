@@ -44,8 +44,9 @@ BEGIN
            coalesce(v_bounded, false), coalesce(v_fair, false));
 END $fn$;
 
--- lane_groups: what has available runs in these queues, one look each: the lane '', '*', each limited task's lanes (task says which), and
--- the tenants' lanes. All lanes of a group lie between low and high.
+-- lane_groups: what may have runs in these queues: the lane '', and, found by one look each, '*', each limited task's lanes (task says
+-- which), and the tenants' lanes. All lanes of a group lie between low and high. The lane '' is not looked at: takes read it from its
+-- marks on, and this would read it from the start.
 CREATE OR REPLACE FUNCTION umavez.lane_groups(p_queues text[]) RETURNS TABLE (queue text, low text, high text, task text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $fn$
@@ -54,15 +55,17 @@ DECLARE
   v_queue text; v_lane text;
 BEGIN
   FOREACH v_queue IN ARRAY p_queues LOOP
-    v_lane := '';
+    queue := v_queue;
+    low := ''; high := ''; task := NULL;
+    RETURN NEXT;
+    v_lane := ' ';
     LOOP
       SELECT r.lane INTO v_lane FROM umavez.runs r
        WHERE r.state = 'available' AND r.queue = v_queue AND r.lane >= v_lane ORDER BY r.lane LIMIT 1;
       EXIT WHEN v_lane IS NULL;
-      queue := v_queue;
       task := CASE WHEN left(v_lane, 1) = '!' THEN split_part(substr(v_lane, 2), ' ', 1) END;
-      low := CASE WHEN task IS NOT NULL THEN '!' || task WHEN v_lane IN ('', '*') THEN v_lane ELSE '0' END;
-      high := CASE WHEN task IS NOT NULL THEN low || ' ~' WHEN v_lane IN ('', '*') THEN v_lane ELSE 'g' END;
+      low := CASE WHEN task IS NOT NULL THEN '!' || task WHEN v_lane = '*' THEN v_lane ELSE '0' END;
+      high := CASE WHEN task IS NOT NULL THEN low || ' ~' WHEN v_lane = '*' THEN v_lane ELSE 'g' END;
       RETURN NEXT;
       v_lane := high || ' ';                                     -- the first name behind
     END LOOP;
@@ -225,7 +228,7 @@ $fn$;
 
 -- share_out: who gets how many of p_left: by units as their weights say, by groups, by lanes; no more than there are free places.
 -- Shares are rounded by one throw of the dice for all units, so that they are right on average however small p_left is, and sum up to it.
--- A group that is open and may give nothing now is told with lane NULL. cut: some_lanes has not seen all. Of an inbox 100 runs are
+-- A group that is open and may give nothing now is told with lane NULL. cut: some_lanes has not seen all. Of an inbox 500 runs are
 -- put into their lanes, beside all shares.
 CREATE OR REPLACE FUNCTION umavez.share_out(
   p_units bigint[], p_weights bigint[], p_queues text[], p_lows text[], p_highs text[], p_tasks text[], p_inbox boolean[],
@@ -239,7 +242,7 @@ DECLARE
   v_free jsonb := p_free; v_total double precision; v_sum double precision := 0; v_unit record; v_group record; v_lanes record;
   v_share integer; v_part integer; v_left integer; v_queue text; v_key text; v_n integer;
 BEGIN
-  RETURN QUERY SELECT u.nr, u.queues, '', 100, false
+  RETURN QUERY SELECT u.nr, u.queues, '', 500, false
                  FROM unnest(p_queues, p_inbox, p_open) WITH ORDINALITY AS u(queues, inbox, open, nr) WHERE u.open AND u.inbox;
   SELECT sum(d.weight) INTO v_total
     FROM (SELECT DISTINCT u.unit, u.weight FROM unnest(p_units, p_weights, p_inbox, p_open) AS u(unit, weight, inbox, open)
@@ -296,7 +299,8 @@ END $fn$;
 -- their own share beside them, and priorities of their own. A tenant's priorities are among its own runs.
 --
 -- It goes in rounds, until p_limit runs are taken or nothing is left that may be: share out what is still wanted, take that, close what
--- has run empty; and look for groups anew when runs were put into their lanes. A row without run_id says: look again, soon.
+-- has run empty; and look for groups anew when runs were put into their lanes. A row without run_id says: there may be more; look again
+-- at once (deliveries 1: not all runs are in their lanes yet), or in a while (0: somebody else takes under a limit).
 CREATE OR REPLACE FUNCTION umavez.take_shared(
   p_worker uuid, p_queues text[], p_weights integer[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz,
   p_skip_tasks text[])
@@ -311,7 +315,7 @@ DECLARE
   v_counted text[]; v_bounded text[]; v_fair text[];             -- tasks and queues with limits, queues that are fair
   v_mark record; v_keeper boolean := false; v_full boolean; v_slow boolean; v_heads jsonb := '{}'; v_empty text[];  -- see take_runs
   v_groups record; v_open boolean[]; v_places record; v_portions record; v_got integer[]; v_run record; v_key text;
-  v_moved boolean := true; v_again boolean := false; v_taken integer := 0;
+  v_moved boolean := true; v_locked boolean := false; v_again boolean := false; v_taken integer := 0;
 BEGIN
   SELECT coalesce(array_agg(l.name) FILTER (WHERE l.kind = 'task' AND l.places IS NOT NULL), '{}'),
          coalesce(array_agg(l.name) FILTER (WHERE l.kind = 'queue' AND l.places IS NOT NULL), '{}'),
@@ -326,7 +330,7 @@ BEGIN
   END IF;
   v_full := v_mark.quick OR v_mark.due AND v_keeper OR coalesce(p_since = '-infinity', false);
 
-  FOR v_round IN 1..10 LOOP
+  FOR v_round IN 1..10 + cardinality(p_queues) LOOP
     IF v_moved THEN
       SELECT array_agg(g.unit) AS unit, array_agg(g.weight) AS weight, array_agg(g.queues::text) AS queues, array_agg(g.low) AS low,
              array_agg(g.high) AS high, array_agg(g.task) AS task, array_agg(g.inbox) AS inbox, array_agg(true) AS open
@@ -334,7 +338,7 @@ BEGIN
       EXIT WHEN v_groups.unit IS NULL;
       v_open := v_groups.open;
       SELECT * INTO v_places FROM umavez.free_places(v_groups.task, ARRAY(SELECT q FROM unnest(v_groups.queues) l, unnest(l::text[]) q));
-      v_again := v_again OR v_places.cut;
+      v_locked := v_locked OR v_places.cut;
       v_moved := false;
     END IF;
     SELECT array_agg(s.nr) AS nr, array_agg(s.queues) AS queues, array_agg(s.lane) AS lane, array_agg(s.quota) AS quota,
@@ -370,7 +374,7 @@ BEGIN
     EXIT WHEN v_taken >= p_limit;
     -- Where no lane gave as many as it was asked for, there are no more.
     SELECT array_agg(o.open AND NOT o.inbox AND NOT coalesce(e.emptied, false) ORDER BY o.nr),
-           bool_or(o.inbox AND NOT e.emptied) OR v_again OR v_moved AND v_round = 10
+           bool_or(o.inbox AND NOT e.emptied) OR v_again OR v_moved AND v_round >= 10
       INTO v_open, v_again
       FROM unnest(v_open, v_groups.inbox) WITH ORDINALITY AS o(open, inbox, nr)
       LEFT JOIN LATERAL (SELECT bool_and(d.lane IS NULL OR d.got < d.quota) AS emptied
@@ -383,13 +387,14 @@ BEGIN
     v_keeper := pg_try_advisory_xact_lock(1970102646, 3);
   END IF;
   IF v_keeper AND (v_full OR v_slow OR v_taken > 0) AND v_skip = '{}' THEN
-    v_empty := ARRAY(SELECT q FROM unnest(v_groups.queues, v_groups.low, v_open) AS g(queues, low, open), unnest(g.queues::text[]) q
-                      WHERE g.low = '' AND NOT g.open AND v_taken < p_limit);
+    v_empty := ARRAY(SELECT q FROM unnest(v_groups.queues, v_groups.low, v_groups.inbox, v_open) AS g(queues, low, inbox, open),
+                                   unnest(g.queues::text[]) q
+                      WHERE g.low = '' AND NOT g.inbox AND NOT g.open);
     PERFORM umavez.move_marks(v_empty, v_heads, v_now, v_full,
               CASE WHEN v_slow THEN v_now + least(interval '30 seconds', 200 * (clock_timestamp() - v_now)) ELSE '-infinity' END);
   END IF;
-  IF v_again AND v_taken < p_limit THEN
-    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  IF (v_again OR v_locked) AND v_taken < p_limit THEN
+    SELECT NULL, NULL, NULL, NULL, v_again::integer, NULL, NULL, NULL, NULL, NULL
       INTO run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at, crashes, limited;
     RETURN NEXT;
   END IF;

@@ -1,5 +1,5 @@
 """What it costs as it grows: enqueueing beside a bare INSERT and COPY; draining beside many queued runs and many ledger rows; a foreign
-transaction that holds the vacuum horizon back; a database that is a millisecond away.
+transaction that holds the vacuum horizon back; a database that is a millisecond away; a tenant's few runs beside another's many.
 
 Rows carry `group` (their table) and `base` (the row of the same pass that theirs is divided by).
 """
@@ -206,6 +206,47 @@ def remote(world, runs, trip_ms):
         return row if not trouble else {**row, "ok": False, "why": "; ".join(trouble)}
 
 
+# --- tenants in turn -------------------------------------------------------------------------------------------------------------------
+
+BIG, SMALL, TEN = 1, 2, 10
+FLOOD = """INSERT INTO umavez.runs (run_id, task, tenant_id, args, queue, lane, priority, run_at)
+           SELECT bench_run_id(g), 'bench.insert', %s, jsonb_build_object('amount', 100, 'account', g), 'default', umavez.lane_of('default', 'bench.insert', %s),
+                  2, clock_timestamp() FROM generate_series(1, %s) g"""
+
+
+def tenants(world, rounds, backlog, fair):
+    """A tenant enqueues ten runs, waits for their effects, and again, `rounds` times, while another has so many runs queued: from enqueueing each of
+    the ten to the end of its transaction. The other's backlog must outlast the measurement, where tenants are served in turn."""
+    name = f"ten runs beside {backlog:,} of another tenant{'' if fair else ', not fair'}" if backlog else "ten runs of a tenant alone"
+    with world.database() as db:
+        if fair:
+            db.q("""SELECT umavez.declare_limits('[{"kind": "queue", "name": "default", "fair": true}]')""")
+        db.q(FLOOD, BIG, BIG, backlog)
+        world.settle(db)
+        worker = world.worker(db)
+        try:
+            wait_until(lambda: worker.running() and (backlog == 0 and worker.events("worker_ready") or db.val(EFFECTS_SO_FAR) > 0), 60,
+                       lambda: f"the worker to work:\n{worker.tail()}", 0.01)
+            for n in range(rounds):
+                db.q("""SELECT umavez.enqueue('bench.insert', jsonb_build_object('account', g), %s, bench_run_id(1000000000 + g))
+                          FROM generate_series(%s, %s) g""", SMALL, n * TEN + 1, n * TEN + TEN)
+                wait_until(lambda: worker.running() and db.val("SELECT NOT EXISTS (SELECT FROM umavez.runs WHERE run_id = ANY (ARRAY(SELECT bench_run_id(1000000000 + g)"
+                                                                " FROM generate_series(%s, %s) g)))", n * TEN + 1, n * TEN + TEN), 300, "the ten to end", 0.005)
+            left = db.val("SELECT count(*) FROM umavez.runs")
+        finally:
+            trouble = _stop([worker])
+        times = sorted(r[0] for r in db.q("""SELECT (extract(epoch FROM f.finished_at - f.enqueued_at) * 1000)::float8
+                                              FROM umavez.finished_runs f WHERE f.tenant_id = %s""", SMALL))
+        row = _exact(db, {"what": name, "tenants": True, "runs": len(times), "waits": times, "left": left})
+        if backlog and fair and left == 0 and rounds > 2:
+            trouble.append("the backlog did not last: take a longer one (BENCH_DEPTHS)")
+        if len(times) != rounds * TEN:
+            trouble.append(f"{len(times)} runs of the small tenant, expected {rounds * TEN}")
+        if trouble:
+            row.update(ok=False, why="; ".join(filter(None, [row["why"], *trouble])))
+        return row
+
+
 def parts(names, runs, smoke):
     """(name, function of a world) of the parts that are asked for."""
     sizes = [int(n) for n in os.environ.get("BENCH_DEPTHS", "100000,1000000").split(",")]
@@ -225,4 +266,8 @@ def parts(names, runs, smoke):
         chosen += [(f"horizon held {held}", lambda w, h=held: horizon(w, seconds, 100 if smoke else 1000, h)) for held in (False, True)]
     if "remote" in names:
         chosen += [(f"remote {ms}", lambda w, ms=ms: remote(w, runs, ms)) for ms in (0, 1)]
+    if "tenants" in names:
+        chosen.append(("tenants, alone", lambda w: tenants(w, 2 if smoke else 20, 0, True)))
+        chosen += [(f"tenants, {n}", lambda w, n=n: tenants(w, 2 if smoke else 20, n, True)) for n in sizes]
+        chosen.append(("tenants, not fair", lambda w: tenants(w, 1, sizes[0], False)))
     return chosen

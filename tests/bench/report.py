@@ -82,6 +82,15 @@ class Results:
             lines.append([name, *cells, spread((r["times"][-1] for r in rows), "{:.1f}"), sum(r["runs"] for r in rows)])
         return head, lines
 
+    def tenants(self):
+        head = ["a small tenant's ten runs, enqueued to ended, ms", "p50", "p99", "most", "runs"]
+        lines = []
+        for name in self.names("waits"):
+            rows = self.good(name)
+            cells = [spread((percentile(r["waits"], share) for r in rows), "{:.1f}") for share in (0.5, 0.99)]
+            lines.append([name, *cells, spread((r["waits"][-1] for r in rows), "{:.1f}"), sum(r["runs"] for r in rows)])
+        return head, lines
+
     def footprint(self):
         head = ["worker", "figure"]
         idle, loaded = self.good("idle"), [r for r in self.rows if r["ok"] and r["what"] == "umavez, 1 worker"]
@@ -120,4 +129,4 @@ class Results:
         return head, lines
 
     def tables(self):
-        return [t for t in (self.throughput(), *self.grown(), self.horizon(), self.latencies(), self.footprint()) if t[1]]
+        return [t for t in (self.throughput(), *self.grown(), self.horizon(), self.tenants(), self.latencies(), self.footprint()) if t[1]]

@@ -28,10 +28,11 @@ def test_every_row_of_the_benchmark_counts(tmp_path):
 
 def test_every_row_of_what_grows_counts(tmp_path):
     rows_file = tmp_path / "rows"
-    done = subprocess.run([sys.executable, HERE / "run", "--smoke", "--only", "enqueue,depth,ledger,horizon,remote", "--json", rows_file],
+    done = subprocess.run([sys.executable, HERE / "run", "--smoke", "--only", "enqueue,depth,ledger,horizon,remote,tenants", "--json", rows_file],
                           capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
-    assert len(rows) == 12 and all(r["ok"] for r in rows)
+    assert len(rows) == 15 and all(r["ok"] for r in rows), [r["why"] for r in rows]
+    assert [r["runs"] for r in rows if "waits" in r] == [20, 20, 10]
     assert {r["group"].split(" from ")[0] for r in rows if "group" in r} == {
         "enqueueing", "enqueueing in bulk", "draining a deep queue", "draining beside a big ledger", "a backlog through a proxy"}

@@ -344,3 +344,48 @@ def test_lanes_are_counted_with_their_queue(sql):
     assert shown["bank"].oldest_s > 86400 * 365 and shown["default"].oldest_s < 600
     assert (shown["default"].due, shown["default"].places, shown["default"].used, shown["default"].fair) == (6, None, None, False)
     assert [r.due for r in sql.q("SELECT * FROM umavez.queue_depths('{bank}', 4) WHERE queue = 'bank'")] == [4]
+
+
+@pytest.mark.parametrize("weights", [[1], [0]], ids=["weights", "strict"])
+def test_weights_stay_cheap_under_a_held_horizon(connect, sql, weights):
+    """As test_E08_taking_stays_fast_under_a_held_horizon: 16,000 runs come and go while a snapshot is held."""
+    holder = connect(autocommit=False)
+    holder.q("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    holder.q("SELECT count(*) FROM umavez.runs")
+    sql.q("ALTER TABLE umavez.runs SET (autovacuum_enabled = off)")
+
+    def one(n=20):
+        sql.q("SELECT umavez.enqueue('t.a') FROM generate_series(1, %s)", n)
+        blocks = sql.blocks(f"SELECT * FROM umavez.take_runs(gen_random_uuid(), '{{default}}', {n}, '{{}}', 30000, 'infinity', NULL, '{{{weights[0]}}}')")
+        assert sql.q("DELETE FROM umavez.runs WHERE state = 'running' RETURNING 1") == [(1,)] * n
+        return blocks
+    for _ in range(8):
+        one(2000)
+    sql.q("""INSERT INTO umavez.marks VALUES ('take:default', array_fill(clock_timestamp(), ARRAY[4]), clock_timestamp(), 'infinity')
+             ON CONFLICT (name) DO UPDATE SET since = excluded.since, moved_at = excluded.moved_at, full_at = excluded.full_at""")
+    with_marks = [one() for _ in range(5)]
+    assert max(with_marks) < 1500, with_marks
+    sql.q("UPDATE umavez.marks SET full_at = '-infinity'")
+    assert one() > max(with_marks) + 200
+
+
+def test_slow_takes_by_weight_keep_marks_too(connect, sql):
+    """A take that was slow leaves marks, for the queues it found empty and up to where it has read the others."""
+    for queue in ("payments", "mail"):
+        fill(sql, 4, queue=queue)
+    lock = connect(autocommit=False)
+    sql.q("CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END'")
+    sql.q("CREATE TRIGGER slow BEFORE UPDATE ON umavez.runs FOR EACH ROW EXECUTE FUNCTION public.slow()")
+    assert by(take(sql, 6, ("payments", "mail"), [0, 0]), "queue") == {"payments": 4, "mail": 2}
+    marks = {r.name: r for r in sql.q("SELECT name, clock_timestamp() - since[2] AS behind, isfinite(since[4]) AS later FROM umavez.marks")}
+    assert set(marks) == {"take:payments", "take:mail"}
+    assert marks["take:payments"].later and not marks["take:mail"].later
+    assert 2 <= marks["take:mail"].behind.total_seconds() < 60
+    lock.rollback()
+    assert by(take(sql, 6, ("payments", "mail"), [0, 0]), "queue") == {"mail": 2}
+
+
+def test_strict_order_over_many_queues(sql):
+    queues = [f"q{n}" for n in range(40)]
+    fill(sql, 3, queue="q39")
+    assert by(take(sql, 5, queues, [0] * 40), "queue") == {"q39": 3}

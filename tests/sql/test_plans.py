@@ -77,6 +77,7 @@ LATER = "CASE WHEN c.outcome IS NOT NULL THEN sha256('f') END"       # so that i
 # What is called, with CALLS runs (%(ids)s) that are available, held by the worker, or held with leases that are over.
 CALLED = {
     "take_runs": ("available", "SELECT * FROM umavez.take_runs(%(worker)s, '{default}', 20, '{}', 30000, 'infinity')"),
+    "take_runs by weight": ("available", "SELECT * FROM umavez.take_runs(%(worker)s, '{default}', 20, '{}', 30000, 'infinity', NULL, '{1}')"),
     "reap_runs": ("over", "SELECT umavez.reap_runs(20)"),
     "renew_runs": ("held", "SELECT * FROM umavez.renew_runs(%(worker)s, %(ids)s::uuid[], array_fill(30000::bigint, ARRAY[20]))"),
     "release_runs": ("held", """SELECT umavez.release_runs(%(worker)s, %(ids)s::uuid[], array_fill(9::bigint, ARRAY[20]),
