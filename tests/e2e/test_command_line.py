@@ -15,7 +15,7 @@ from support import procs
 from support.servers import umavez_bin
 from support.worker import parse_line
 
-COMMANDS = ["worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "cancel", "discard", "forget", "queues", "pause", "resume", "schedules", "workers", "audit", "top", "doctor",
+COMMANDS = ["worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "cancel", "discard", "forget", "queues", "pause", "resume", "schedules", "workers", "audit", "purge", "top", "doctor",
             "token", "openapi", "check", "describe", "exec", "repl", "demo", "version", "help"]
 
 

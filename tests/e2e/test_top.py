@@ -91,3 +91,32 @@ def test_a_bar_for_long_work_on_a_terminal(lab):
         lab.until(lambda: screen() and process.poll() is not None, 30, "its end")
         assert "] 200 of 250" in screen() and "250 of 250" in screen() and "250 runs are back" in screen()
     lab.sql("DELETE FROM umavez.runs")
+
+
+def expired_keys(lab, n):
+    for owner, column, value in (("idempotency_keys", "tenant_id,", "1,"), ("platform_idempotency_keys", "", "")):
+        lab.sql(f"""INSERT INTO umavez.{owner} ({column} idempotency_key, request_fingerprint, status, expires_at)
+                    SELECT {value} sha256(int8send(g)), sha256('f'), 'completed', now() - interval '1 hour' FROM generate_series(1, {n}) g""")
+
+
+def test_purging_by_hand_with_a_bar_on_a_terminal_only(lab):
+    expired_keys(lab, 3000)
+    env = {**clean_environment(), "DATABASE_URL": lab.env.db.url("postgres"), "TERM": "xterm"}
+    with on_a_terminal([str(umavez_bin()), "purge"], env) as (process, screen):
+        lab.until(lambda: process.poll() is not None, 60, "its end")
+        assert process.returncode == 0 and "] 4000 of 6000" in screen() and "] 6000 of 6000" in screen(), screen()
+        assert "3000 keys of tenants and 3000 of the platform are removed" in screen()
+    assert lab.value("SELECT count(*) FROM umavez.idempotency_keys") == 0
+    expired_keys(lab, 5)
+    done = lab.cli("purge", "--json")
+    assert json.loads(done.out) == {"tenant_keys": 5, "platform_keys": 5, "partitions": 0} and done.err == ""
+
+
+def test_enqueueing_a_file_with_a_bar_on_a_terminal(lab, tmp_path):
+    lines = tmp_path / "runs.jsonl"
+    lines.write_text("".join(json.dumps({"task": "e2.p_elsewhere", "args": {"n": n}}) + "\n" for n in range(1200)))
+    env = {**clean_environment(), "DATABASE_URL": lab.env.db.url("postgres"), "TERM": "xterm", "UMAVEZ_TASKS_DIR": str(lab.env.tasks.dir)}
+    with on_a_terminal([str(umavez_bin()), "enqueue", "--file", str(lines)], env) as (process, screen):
+        lab.until(lambda: process.poll() is not None, 60, "its end")
+        assert process.returncode == 0 and "] 500 of 1200" in screen() and "] 1200 of 1200" in screen(), screen()
+    lab.sql("DELETE FROM umavez.runs")

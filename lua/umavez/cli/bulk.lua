@@ -4,6 +4,7 @@
 local args_of = require("umavez.args")
 local cli = require("umavez.cli")
 local json = require("umavez.json")
+local operator = require("umavez.cli.operator")
 local sys = require("umavez.sys")
 
 local M = {}
@@ -112,20 +113,13 @@ function M.read(path, declared)
   return lines
 end
 
-local function show_progress(done, total)
-  local filled = math.floor(30 * done / total)
-  io.stderr:write(("\r[%s%s] %d of %d"):format(("#"):rep(filled), (" "):rep(30 - filled), done, total),
-    done == total and "\n" or "")
-  io.stderr:flush()
-end
-
 --- Enqueue lines in batches, each one transaction.
 -- @param db umavez.cli.database's connection
 -- @tparam {string,...} lines
 -- @treturn int how many runs are new
 -- @yields
 function M.enqueue(db, lines)
-  local new, terminal = 0, sys.isatty(2)
+  local new = 0
   for from = 1, #lines, BATCH do
     local to = math.min(from + BATCH - 1, #lines)
     local ok, row = pcall(db.one, db, "SELECT umavez.enqueue_many($1::jsonb)::text AS new",
@@ -136,9 +130,7 @@ function M.enqueue(db, lines)
         from, to, message, new)
     end
     new = new + tonumber(row.new)
-    if terminal then
-      show_progress(to, #lines)
-    end
+    operator.progress(to, #lines, "lines sent")
   end
   return new
 end

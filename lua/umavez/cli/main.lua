@@ -20,8 +20,8 @@ local M = {}
 
 --- The commands in the order that help shows them.
 M.COMMANDS = { "worker", "dev", "new", "test", "migrate", "enqueue", "runs", "show", "retry", "cancel", "discard",
-  "forget", "queues", "pause", "resume", "limit", "schedules", "workers", "audit", "top", "doctor", "token", "openapi",
-  "check", "describe", "exec", "repl", "demo", "version", "help" }
+  "forget", "queues", "pause", "resume", "limit", "schedules", "workers", "audit", "purge", "top", "doctor", "token",
+  "openapi", "check", "describe", "exec", "repl", "demo", "version", "help" }
 
 local EXIT_CODES = [[
 exit codes:

@@ -60,17 +60,30 @@ function M.age(seconds)
   return ("%dd%02dh"):format(seconds / 86400, seconds % 86400 / 3600)
 end
 
---- Show how far long work has come: a bar on a terminal, nothing elsewhere.
+local LINE_MS = 5000
+local told_ms = sys.monotonic_ms()                               -- when progress was told last, or the program began
+
+--- @treturn boolean whether somebody looks: progress is a bar then
+function M.shows_progress()
+  return sys.isatty(2)
+end
+
+--- Show how far long work has come: a bar on a terminal, elsewhere a line now and then.
 -- @tparam number done
 -- @tparam number total
-function M.progress(done, total)
-  if not sys.isatty(2) or total == 0 then
+-- @tparam[opt] string what is done, for the line
+function M.progress(done, total, what)
+  if total == 0 then
     return
+  elseif sys.isatty(2) then
+    local filled = math.floor(30 * math.min(done, total) / total)
+    io.stderr:write(("\r[%s%s] %d of %d"):format(("#"):rep(filled), (" "):rep(30 - filled), done, total),
+      done >= total and "\n" or "")
+    io.stderr:flush()
+  elseif sys.monotonic_ms() - told_ms >= LINE_MS then
+    told_ms = sys.monotonic_ms()
+    cli.note("%d%s", done, (done < total and (" of %d"):format(total) or "") .. (what and " " .. what or ""))
   end
-  local filled = math.floor(30 * math.min(done, total) / total)
-  io.stderr:write(("\r[%s%s] %d of %d"):format(("#"):rep(filled), (" "):rep(30 - filled), done, total),
-    done >= total and "\n" or "")
-  io.stderr:flush()
 end
 
 local UNITS = { s = "seconds", m = "minutes", h = "hours", d = "days" }

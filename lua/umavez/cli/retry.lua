@@ -80,7 +80,7 @@ local function retry_failed(db, args)
     from, after = page[#page].finished_at, page[#page].run_id
     done = done + retry(db, ids, selection(args), args.reason)
     seen = seen + #page
-    operator.progress(seen, math.max(total, seen))
+    operator.progress(seen, math.max(total, seen), "runs looked at")
   end
 end
 
