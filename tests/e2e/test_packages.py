@@ -94,3 +94,59 @@ def test_the_composition_names_what_there_is():
     for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", image, re.M):
         assert all((ROOT / source).exists() for source in sources.split()), sources
     assert f"WORKDIR {os.path.dirname(services['worker']['volumes'][0].split(':')[1].rsplit('/', 1)[0])}\n" in image
+
+
+def commands():
+    return set(re.findall(r"^   (\w+) ", run(umavez_bin(), "help").split("commands:")[1].split("exit codes")[0], re.M))
+
+
+def test_the_composition_starts_what_it_says():
+    """The hosts of its URLs are its services, its head's commands and files exist, and stopping waits for the drain."""
+    yaml = pytest.importorskip("yaml", reason="python3-yaml is not installed")
+    text = (ROOT / "compose.yaml").read_text()
+    services = yaml.safe_load(text)["services"]
+    for name in ("migrate", "worker"):
+        for url in services[name]["environment"].values():
+            assert re.match(r"\w+://(?:[^@/]*@)?(\w+)", url).group(1) in services, url
+    user = services["postgres"]["environment"]
+    assert services["worker"]["environment"]["DATABASE_URL"] == "postgresql://{POSTGRES_USER}:{POSTGRES_PASSWORD}@postgres/{POSTGRES_DB}".format(**user)
+    settings = (ROOT / "docs/configuration.md").read_text()
+    drain = int(re.search(r"^\| `drain_timeout` \|.*?`(\d+)s`", settings, re.M).group(1))
+    assert int(services["worker"]["stop_grace_period"].rstrip("s")) > drain + 10
+    head = [line[1:].strip() for line in text.splitlines() if line.startswith("#   ")]
+    for line in head:
+        for command in re.findall(r"(?:run --rm|exec -T) (\w+) (\w+)", line):
+            assert command[0] in services and (command[1] in commands() or command[1] == "psql"), line
+        for path in re.findall(r"\S+\.sql", line):
+            assert (ROOT / path).exists(), line
+        for service in re.findall(r"--scale (\w+)=", line):
+            assert service in services, line
+    assert len(head) == 5
+
+
+def test_the_image_is_made_of_what_there_is(tmp_path):
+    text = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.M))
+    steps = [line.split(None, 1) for line in text.splitlines() if line.strip()]
+    known = {"ARG", "FROM", "ENV", "RUN", "WORKDIR", "COPY", "USER", "ENTRYPOINT", "CMD"}
+    assert {word for word, _ in steps} <= known
+    stages, made = [], set()
+    for word, rest in steps:
+        if word == "FROM":
+            assert re.fullmatch(r"debian:\$\{DEBIAN\}-slim(?: AS \w+)?", rest), rest
+            stages.append(rest.partition(" AS ")[2])
+        elif word == "RUN":
+            subprocess.run(["sh", "-n"], input=rest, text=True, check=True)
+            made |= set(re.findall(r"mv \S+ (/\S+)", rest))
+            for target, variable in re.findall(r"\bmake (\w+) (\w+)=", rest):
+                makefile = (ROOT / "Makefile").read_text()
+                assert f"\n{target}:" in makefile and f"\n{variable} ?=" in makefile, rest
+        elif word == "COPY" and rest.startswith("--from="):
+            stage, source, _ = rest.split()
+            assert stage[len("--from="):] in stages and source in made, rest
+        elif word == "USER":
+            assert f"u {rest} " in (ROOT / "contrib/debian/umavez.sysusers").read_text()
+    last = dict(steps)
+    assert last["ENTRYPOINT"] == '["umavez"]' and re.match(r'\["(\w+)"\]', last["CMD"]).group(1) in commands()
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.M):
+        assert not set(sources.split()) & set(ignored), "left out by .dockerignore"
