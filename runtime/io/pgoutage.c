@@ -10,7 +10,8 @@ static struct {
   char code[32]; /* of the reason that was told */
 } all;
 
-const char *pgoutage_hint(const struct err *e) {
+/* What a user can do about this reason; NULL: nothing but wait. */
+static const char *remedy(const struct err *e) {
   static const char *const hints[][2] = {
       {"bad_url", "correct DATABASE_URL (or database_url); it looks like postgres://user:password@host:5432/database"},
       {"auth_failed",
@@ -22,7 +23,11 @@ const char *pgoutage_hint(const struct err *e) {
 
   for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
     if (strcmp(hints[i][0], e->code) == 0) return hints[i][1];
-  return "it is waited for; what runs is given back, and nothing is lost";
+  return NULL;
+}
+
+const char *pgoutage_hint(const struct err *e) {
+  return remedy(e) ? remedy(e) : "it is waited for; what runs is given back, and nothing is lost";
 }
 
 static void set(struct pgoutage *part, int state) {
@@ -47,10 +52,11 @@ void pgoutage_up(struct pgoutage *part) {
 }
 
 void pgoutage_down(struct pgoutage *part, const struct err *why) {
-  bool first = all.told != TOLD_DOWN, graver = why->class == ERR_INPUT && strcmp(why->code, all.code) != 0;
+  bool first = all.told != TOLD_DOWN,
+       news = (remedy(why) || why->class == ERR_INPUT) && strcmp(why->code, all.code) != 0;
 
   set(part, PGOUTAGE_DOWN);
-  if (!first && !graver) {
+  if (!first && !news) {
     log_err(LOG_DEBUG_, "postgres_disconnected", why, "connection", part->name, NULL);
     return;
   }

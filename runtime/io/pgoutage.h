@@ -2,8 +2,8 @@
  *
  * What it is    a process has several ways to the server (each struct control, the pool), and an outage cuts all of them. The
  *               first that is cut says `postgres_down`, with the reason and what to do; the others at level debug; when all
- *               are there again the last one says `postgres_up`. A reason that waiting does not heal (class input) is said
- *               whenever it is a new one.
+ *               are there again the last one says `postgres_up`. A reason that somebody can do something about (a password, too
+ *               many connections, a standby) is said whenever it is a new one.
  * Owns          nothing: a part belongs to whoever has the connection. The sum over all parts is one static a process; call
  *               from the loop's thread only.
  * Life cycle    init → up, down … in any order, repeatedly → fini. */
