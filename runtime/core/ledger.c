@@ -18,7 +18,7 @@ static void count_waiting(struct ledger_call *call) {
   if (call->outcome) call->remaining_ms = call->remaining_ms > waited_ms ? call->remaining_ms - waited_ms : 0;
 }
 
-static void on_all(void *arg) {
+void ledger_call_end(void *arg) {
   struct ledger_call *call = arg;
 
   count_waiting(call);
@@ -31,13 +31,13 @@ static void on_all(void *arg) {
   free(call);
 }
 
-static struct ledger_call *call_new(struct run *r, ledger_done *done) {
+struct ledger_call *ledger_call_new(struct run *r, ledger_done *done) {
   struct ledger_call *call = xcalloc(1, sizeof *call);
 
   if (r->call) bug("run %s has a ledger operation under way already", r->run_id);
   call->run = r;
   call->done = done;
-  call->got.done = on_all;
+  call->got.done = ledger_call_end;
   call->got.arg = call;
   call->sent_ms = loop_now_ms(r->due_loop);
   r->call = call;
@@ -103,7 +103,7 @@ static void on_last_failure(void *arg, struct pgresult *result) {
 
 void ledger_claim(struct run *r, bool hold, int64_t idle_ms, ledger_done *done) {
   bool used_up = run_used_up(r);
-  struct ledger_call *call = call_new(r, done);
+  struct ledger_call *call = ledger_call_new(r, done);
   struct params p = {.n = 0}, id = {.n = 0};
 
   params_tenant(&p, r);
@@ -201,7 +201,7 @@ static void send_complete_run(struct run *r, struct ledger_call *call) {
 }
 
 void ledger_complete(struct run *r, ledger_done *done) {
-  struct ledger_call *call = call_new(r, done);
+  struct ledger_call *call = ledger_call_new(r, done);
 
   if (r->request)
     send_complete_request(r, call);
@@ -220,7 +220,7 @@ static void send_fail_run(struct run *r, struct ledger_call *call) {
 }
 
 void ledger_fail(struct run *r, ledger_done *done) {
-  struct ledger_call *call = call_new(r, done);
+  struct ledger_call *call = ledger_call_new(r, done);
 
   send(r->conn, call, "ROLLBACK TO SAVEPOINT umavez_run", NULL, NULL);
   if (r->request)
@@ -285,44 +285,13 @@ static bool send_control(struct control *c, struct run *r, const char *sql, stru
   struct pgquery q = {.sql = sql, .nparams = p->n, .values = p->value, .done = on_answer};
 
   if (!control_up(c)) return false;
-  call = call_new(r, done);
+  call = ledger_call_new(r, done);
   call->got.left = 1;
   q.arg = call;
   if (control_query(c, &q)) return true;
   r->call = NULL;
   free(call);
   return false;
-}
-
-static void on_ack(void *arg, struct pgresult *result) {
-  struct ledger_call *call = arg;
-
-  if (answers_ok(&call->got, result) && pgresult_rows(result) > 0) {
-    call->found = true;
-    call->failed = column_is(result, 0, "failed_permanent");
-    call->outcome = column_text(result, 1);
-    call->remaining_ms = column_int(result, 2);
-    call->ledger_id = column_int(result, 3);
-    call->attempt = (int)column_int(result, 4);
-  }
-  answers_got(&call->got, result);
-}
-
-bool ledger_ack(struct control *c, struct run *r, ledger_done *done) {
-  struct params p = {.n = 0};
-
-  params_text(&p, r->run_id);
-  params_tenant(&p, r);
-  params_digest(&p, r->key_hex);
-  params_digest(&p, r->fingerprint_hex);
-  params_bool(&p, r->task->history);
-  bool sent = send_control(
-      c, r,
-      "SELECT status, outcome, remaining_ms, id, attempt FROM umavez.ack_replay($1::uuid, $2::bigint, $3::bytea, "
-      "$4::bytea, $5::boolean)",
-      &p, on_ack, done);
-  FAILPOINT(ACK_SENT, r->task_name, control_fd(c));
-  return sent;
 }
 
 static void on_fail_lost(void *arg, struct pgresult *result) {

@@ -57,8 +57,7 @@ void ledger_rollback_later(struct pgpool *pool, struct pgconn *conn);
 void ledger_keep_alive(struct pgconn *conn);
 
 /* ---- on a control connection; false when it is down, done does not come then ---- */
-/* Verifies a replay and removes the run. Fills found, failed, outcome, remaining_ms, ledger_id, attempt. */
-bool ledger_ack(struct control *c, struct run *r, ledger_done *done) MUST_CHECK;
+/* (Acknowledgements of replays: ledger_acks.h) */
 /* The failure in a second transaction, if nobody has settled. Fills found. */
 bool ledger_fail_lost(struct control *c, struct run *r, const char *worker_id, ledger_done *done) MUST_CHECK;
 /* What became of a COMMIT. Fills commit, failed, outcome, remaining_ms. */

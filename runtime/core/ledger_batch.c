@@ -1,6 +1,5 @@
 #include "core/ledger_batch.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,70 +7,6 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "core/ledger_internal.h"
-
-/* ---- arrays as PostgreSQL reads them ---- */
-
-static void begin_array(struct buf *b) {
-  buf_init(b);
-  buf_putc(b, '{');
-}
-
-static void next_item(struct buf *b) {
-  if (b->len > 1) buf_putc(b, ',');
-}
-
-static const char *end_array(struct buf *b) {
-  buf_putc(b, '}');
-  return buf_cstr(b);
-}
-
-static void add_quoted(struct buf *b, const char *s) {
-  buf_putc(b, '"');
-  for (; *s; s++) {
-    if (*s == '"' || *s == '\\') buf_putc(b, '\\');
-    buf_putc(b, *s);
-  }
-  buf_putc(b, '"');
-}
-
-enum column { RUN_IDS, TENANTS, KEYS, FINGERPRINTS, LEDGER_IDS, OUTCOMES, COLUMNS };
-
-static void add_item(struct buf *b, enum column what, const struct run *r) {
-  next_item(b);
-  switch (what) {
-    case RUN_IDS:
-      buf_puts(b, r->run_id);
-      return;
-    case TENANTS:
-      if (r->has_tenant)
-        buf_printf(b, "%" PRId64, r->tenant_id);
-      else
-        buf_puts(b, "NULL");
-      return;
-    case KEYS:
-      buf_printf(b, "\"\\\\x%s\"", r->key_hex);
-      return;
-    case FINGERPRINTS:
-      buf_printf(b, "\"\\\\x%s\"", r->fingerprint_hex);
-      return;
-    case LEDGER_IDS:
-      buf_printf(b, "%" PRId64, r->ledger_id);
-      return;
-    case OUTCOMES:
-      add_quoted(b, r->outcome);
-      return;
-    case COLUMNS:
-      break;
-  }
-  bug("there is no column %d", what);
-}
-
-/* Adds an array of the runs' values as the next parameter; b keeps its text. */
-static void add_array(struct params *p, struct buf *b, enum column what, struct run *const *runs, int n) {
-  begin_array(b);
-  for (int i = 0; i < n; i++) add_item(b, what, runs[i]);
-  params_text(p, end_array(b));
-}
 
 /* ---- answers ---- */
 
@@ -125,9 +60,9 @@ void ledger_batch_begin(struct pgconn *c, struct ledger_answers *g, struct run *
   struct params p = {.n = 0};
   struct buf arrays[3];
 
-  add_array(&p, &arrays[0], TENANTS, runs, n);
-  add_array(&p, &arrays[1], KEYS, runs, n);
-  add_array(&p, &arrays[2], FINGERPRINTS, runs, n);
+  params_array(&p, &arrays[0], OF_TENANTS, runs, n);
+  params_array(&p, &arrays[1], OF_KEYS, runs, n);
+  params_array(&p, &arrays[2], OF_FINGERPRINTS, runs, n);
   params_int(&p, runs[0]->task->lease_ms);
   params_int(&p, idle_ms);
   answers_send(g, c, "BEGIN", NULL, NULL, NULL);
@@ -198,11 +133,11 @@ static void send_completed(struct pgconn *c, struct ledger_answers *g, struct ru
   struct params p = {.n = 0};
   struct buf arrays[5];
 
-  add_array(&p, &arrays[0], RUN_IDS, runs, n);
-  add_array(&p, &arrays[1], TENANTS, runs, n);
-  add_array(&p, &arrays[2], KEYS, runs, n);
-  add_array(&p, &arrays[3], LEDGER_IDS, runs, n);
-  add_array(&p, &arrays[4], OUTCOMES, runs, n);
+  params_array(&p, &arrays[0], OF_RUN_IDS, runs, n);
+  params_array(&p, &arrays[1], OF_TENANTS, runs, n);
+  params_array(&p, &arrays[2], OF_KEYS, runs, n);
+  params_array(&p, &arrays[3], OF_LEDGER_IDS, runs, n);
+  params_array(&p, &arrays[4], OF_OUTCOMES, runs, n);
   params_int(&p, runs[0]->task->retention_ms);
   params_bool(&p, runs[0]->task->history);
   answers_send(g, c,
@@ -216,8 +151,8 @@ static void send_forgotten(struct pgconn *c, struct ledger_answers *g, struct ru
   struct params p = {.n = 0};
   struct buf arrays[2];
 
-  add_array(&p, &arrays[0], TENANTS, runs, n);
-  add_array(&p, &arrays[1], LEDGER_IDS, runs, n);
+  params_array(&p, &arrays[0], OF_TENANTS, runs, n);
+  params_array(&p, &arrays[1], OF_LEDGER_IDS, runs, n);
   answers_send(g, c, "SELECT umavez.forget_runs($1::bigint[], $2::bigint[])", &p, NULL, NULL);
   for (int i = 0; i < 2; i++) buf_fini(&arrays[i]);
 }

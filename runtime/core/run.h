@@ -164,7 +164,7 @@ struct run {
   int64_t ledger_id;
   int backend_pid;         /* of the server process that has the transaction: behind a pooler it is not the connection's */
   struct batch *batch;     /* shares a transaction with others, or NULL */
-  struct list member;      /* in the batch, or among those that form one */
+  struct list member;      /* in the batch, or among those that form one; or among the acknowledgements that wait */
   bool alone;              /* in this delivery, no batch any more */
   bool leaving;            /* its handler was stopped so that it is done alone */
   bool taints;             /* it sends what would reach the runs after it in its batch: undone when its handler ends, and done alone */

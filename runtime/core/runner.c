@@ -8,6 +8,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "core/ledger_acks.h"
 #include "core/run_stats.h"
 #include "core/runner_internal.h"
 #include "core/trouble.h"
@@ -19,6 +20,7 @@ struct runner *runner_new(struct loop *loop, struct gate *gate, struct control *
   *rn = (struct runner){.loop = loop,
                         .gate = gate,
                         .control = control,
+                        .acks = ledger_acks_new(loop, control),
                         .pool = pool,
                         .source = source,
                         .worker_id = worker_id,
@@ -27,6 +29,7 @@ struct runner *runner_new(struct loop *loop, struct gate *gate, struct control *
 }
 
 void runner_free(struct runner *rn) {
+  if (rn) ledger_acks_free(rn->acks);
   free(rn);
 }
 

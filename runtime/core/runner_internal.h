@@ -24,6 +24,7 @@ struct runner {
   struct loop *loop;
   struct gate *gate;
   struct control *control;
+  struct ledger_acks *acks; /* owns */
   struct pgpool *pool;
   struct source *source;
   const struct handler_ops *ops;

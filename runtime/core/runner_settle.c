@@ -8,6 +8,7 @@
 #include "base/failpoint.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "core/ledger_acks.h"
 #include "core/run_stats.h"
 #include "core/runner_internal.h"
 #include "core/trouble.h"
@@ -436,7 +437,7 @@ static void on_acked(struct run *r, struct ledger_call *call) {
 void runner_ack(struct run *r) {
   run_set_state(r, RUN_ACK);
   gate_bind(r->runner->gate, r);
-  if (!ledger_ack(r->runner->control, r, on_acked)) runner_back(r, GIVE_BACK_UNTOUCHED, 0);
+  ledger_ack(r->runner->acks, r, on_acked);
 }
 
 /* ---- ends without the ledger ---- */

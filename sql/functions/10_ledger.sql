@@ -5,6 +5,7 @@
 --   {ledger}     the table                                {name}       its bare name
 --   {of_owner}   tenant_id = p_tenant AND, or nothing     {key_lock}   the key's advisory lock
 --   {column}     tenant_id and a comma, or nothing        {value}      p_tenant and a comma, or nothing
+--   {of_wanted}  the same for a row w of what is wanted
 --   {owned}      as {of_owner}, but no condition that an index could be read by
 --
 -- All of them run as the migrating role with a pinned search_path, so that neither a hostile search_path nor a handler with the
@@ -421,6 +422,49 @@ BEGIN
   {/both}
 END $fn$ $f$,
 
+-- ack_replays: ack_replay for many runs of one kind of owner (p_tenants holds none but tenants, or nothing but NULLs). A row for each
+-- that the ledger holds settled, `nr` counting from 1 in the order of p_runs; none for the others, which stay as they are.
+$f$
+CREATE OR REPLACE FUNCTION umavez.ack_replays(p_runs uuid[], p_tenants bigint[], p_keys bytea[], p_fingerprints bytea[], p_history boolean)
+RETURNS TABLE (nr integer, status text, outcome text, remaining_ms bigint, id bigint, attempt integer)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $fn$
+#variable_conflict use_column
+DECLARE
+  p_tenant constant bigint := p_tenants[1];
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+  {both}
+  RETURN QUERY
+  WITH held AS MATERIALIZED (
+    SELECT w.nr, w.run_id, w.tenant_id, w.key, h.*
+      FROM unnest(p_runs, p_tenants, p_keys, p_fingerprints) WITH ORDINALITY AS w(run_id, tenant_id, key, fingerprint, nr)
+     CROSS JOIN LATERAL (
+           SELECT k.id, k.attempt, k.status, k.outcome, k.expires_at
+             FROM {ledger} k
+            WHERE {of_wanted} k.idempotency_key = w.key AND k.request_fingerprint = w.fingerprint
+              AND k.status IN ('completed', 'failed_permanent') AND k.expires_at > clock_timestamp()
+           OFFSET 0) h
+  ), gone AS (
+    DELETE FROM umavez.runs r USING held h
+     WHERE r.run_id = ANY (ARRAY[h.run_id]) AND r.tenant_id IS NOT DISTINCT FROM h.tenant_id
+    RETURNING r.*, h.status AS settled, h.outcome, h.attempt, h.key
+  ), kept AS (
+    INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, failure, args, deliveries,
+                                      attempt, idempotency_key, enqueued_at, finished_at, worker_id, traceparent)
+    SELECT g.run_id, g.task, g.tenant_id, g.queue, g.priority, g.settled, true, g.outcome, g.failure,
+           CASE WHEN g.settled <> 'completed' THEN g.args END, greatest(1, g.deliveries),
+           g.attempt, g.key, g.enqueued_at, clock_timestamp(), g.worker_id, g.traceparent
+      FROM gone g
+     WHERE p_history OR g.settled <> 'completed'
+  )
+  SELECT h.nr::integer, h.status, h.outcome::text,
+         greatest(1, ceil(extract(epoch FROM h.expires_at - clock_timestamp()) * 1000))::bigint, h.id, h.attempt
+    FROM held h;
+  {/both}
+END $fn$ $f$,
+
 -- fail_lost_run: the failure of a transaction that was lost (its connection or its time), told by a second one. It records only if
 -- the worker still holds the run and nobody has claimed or settled the key meanwhile ('recorded'); otherwise the ledger is left
 -- alone and the run is due again ('left'); the redelivery finds out.
@@ -627,11 +671,11 @@ END $fn$ $f$
   tenants constant text[] := ARRAY[
     'ledger', 'umavez.idempotency_keys', 'name', 'idempotency_keys', 'of_owner', 'k.tenant_id = p_tenant AND',
     'owned', 'k.tenant_id + 0 = p_tenant AND',
-    'column', 'tenant_id,', 'value', 'p_tenant,', 'count', 'tenant_keys', 'wanted', 'w.tenant_id,', 'made', 'k.tenant_id,',
+    'column', 'tenant_id,', 'value', 'p_tenant,', 'count', 'tenant_keys', 'wanted', 'w.tenant_id,', 'made', 'k.tenant_id,', 'of_wanted', 'k.tenant_id = w.tenant_id AND',
     'key_lock', $$hashtextextended(encode(p_key, 'hex'), p_tenant)$$];
   platform constant text[] := ARRAY[
     'ledger', 'umavez.platform_idempotency_keys', 'name', 'platform_idempotency_keys', 'of_owner', '', 'owned', '',
-    'column', '', 'value', '', 'count', 'platform_keys', 'wanted', '', 'made', 'NULL::bigint AS tenant_id,',
+    'column', '', 'value', '', 'count', 'platform_keys', 'wanted', '', 'made', 'NULL::bigint AS tenant_id,', 'of_wanted', '',
     'key_lock', $$hashtextextended('platform:' || encode(p_key, 'hex'), 0)$$];
 
   template text; part text; tenants_part text; platform_part text; source text; n integer; kind text;

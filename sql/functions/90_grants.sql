@@ -59,7 +59,8 @@ BEGIN
       umavez.fail_lost_run(uuid, uuid, bigint, bytea, bytea, boolean, jsonb, jsonb, bigint, bigint, boolean),
       umavez.complete_request(uuid, text, bigint, bytea, bigint, integer, jsonb, bigint, boolean, bigint, text),
       umavez.fail_request(uuid, text, bigint, bytea, bigint, integer, boolean, jsonb, jsonb, jsonb, bigint, bigint, text),
-      umavez.ack_replay(uuid, bigint, bytea, bytea, boolean), umavez.resolve_commit(uuid, bigint, bytea, bigint, integer),
+      umavez.ack_replay(uuid, bigint, bytea, bytea, boolean),
+      umavez.ack_replays(uuid[], bigint[], bytea[], bytea[], boolean), umavez.resolve_commit(uuid, bigint, bytea, bigint, integer),
       umavez.token_lookup(bytea), umavez.run_state(uuid, bigint), umavez.queue_depths(text[], integer),
       umavez.gate_secret()
       TO umavez_worker;

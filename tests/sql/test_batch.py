@@ -151,3 +151,55 @@ def test_the_worker_alone_may_call_them(sql):
     for name in ("begin_runs", "forget_runs", "complete_runs"):
         assert sql.val("SELECT has_function_privilege('umavez_worker', oid, 'EXECUTE') AND NOT has_function_privilege('public', oid, 'EXECUTE') "
                        "FROM pg_proc WHERE proname = %s AND pronamespace = 'umavez'::regnamespace", name)
+
+
+# --- ack_replays
+
+def ack(sql, owner, runs, keys, fingerprints=None, history=True):
+    return {r.nr: r for r in sql.q("SELECT * FROM umavez.ack_replays(%s::uuid[], %s::bigint[], %s::bytea[], %s::bytea[], %s)",
+                                   runs, [owner] * len(runs), [digest(k) for k in keys], fingerprints or [F] * len(runs), history)}
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_ack_replays_ends_each_run_with_its_own_outcome(sql, owner, table, history):
+    done, dead = sql.claim_key(owner, "done"), sql.claim_key(owner, "dead")
+    sql.complete(owner, done.id, 1, '{"a": 1}', HOUR)
+    sql.fail(owner, dead.id, 1, "failed_permanent", '{"code": "no"}', HOUR)
+    before = sql.q(f"SELECT *, xmin::text FROM {table} ORDER BY id")
+    runs = running(sql, owner, 4)
+    keys = ["done", "dead", "done", "done"]                            # a key twice and thrice is as good as once
+    told = ack(sql, owner, runs, keys, history=history)
+    assert [(told[n].status, told[n].outcome, told[n].id, told[n].attempt) for n in (1, 2, 3, 4)] == \
+        [("completed", '{"a": 1}', done.id, 1), ("failed_permanent", '{"code": "no"}', dead.id, 1)] + [("completed", '{"a": 1}', done.id, 1)] * 2
+    assert all(0 < r.remaining_ms <= HOUR for r in told.values())
+    assert sql.q("SELECT 1 FROM umavez.runs") == [] and sql.q(f"SELECT *, xmin::text FROM {table} ORDER BY id") == before
+    ended = {r.run_id: r for r in sql.q("SELECT * FROM umavez.finished_runs")}
+    assert (ended[runs[1]].status, ended[runs[1]].args, ended[runs[1]].outcome) == ("failed_permanent", {"x": 1}, {"code": "no"})
+    assert set(ended) == (set(runs) if history else {runs[1]})
+    assert {(r.replay, r.deliveries, r.tenant_id) for r in ended.values()} == {(True, 1, owner)}
+    assert ack(sql, owner, runs, keys, history=history).keys() == {1, 2, 3, 4}   # gone already: the same word, nothing changes
+    assert len(sql.q("SELECT 1 FROM umavez.finished_runs")) == len(ended)
+
+
+def test_G4_ack_replays_leaves_what_the_ledger_does_not_hold(sql, owner, table):
+    for key in ("done", "open", "expired", "held"):
+        claim = sql.claim_key(owner, key)
+        if key == "open":
+            sql.fail(owner, claim.id, 1, "failed_retryable", "{}", HOUR)
+        elif key != "held":
+            sql.complete(owner, claim.id, 1, '{"a": 1}', HOUR)
+    sql.q(f"UPDATE {table} SET expires_at = clock_timestamp() WHERE idempotency_key = %s", digest("expired"))
+    runs = running(sql, owner, 6)
+    told = ack(sql, owner, runs, ["absent", "open", "expired", "held", "done", "done"], [F, F, F, F, G, F])
+    assert told.keys() == {6}
+    assert {r.run_id for r in sql.q("SELECT run_id FROM umavez.runs")} == set(runs[:5])
+    assert [r.run_id for r in sql.q("SELECT run_id FROM umavez.finished_runs")] == [runs[5]]
+
+
+def test_G4_ack_replays_ends_nobody_elses_run(sql, owner):
+    claim = sql.claim_key(owner, "done")
+    sql.complete(owner, claim.id, 1, "{}", HOUR)
+    other = None if owner else 2
+    runs = running(sql, other, 2)
+    assert ack(sql, owner, runs, ["done", "done"]).keys() == {1, 2}    # the ledger's word is right …
+    assert len(sql.q("SELECT 1 FROM umavez.runs")) == 2                # … but the runs are another owner's

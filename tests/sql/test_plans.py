@@ -114,6 +114,9 @@ CALLED = {
     "fail_lost_run": ("held", f"""SELECT umavez.fail_lost_run(%(worker)s, i, %(tenant)s, sha256(uuid_send(i)), sha256('f'), true,
                                                               '{{}}', '{{}}', 1000000, 0, true) {EACH}"""),
     "ack_replay": ("held", f"SELECT umavez.ack_replay(i, %(tenant)s, sha256(uuid_send(i)), {LATER}, true) {CLAIM}{SETTLE}"),
+    "ack_replays": ("held", f"""SELECT umavez.ack_replays(%(ids)s::uuid[], array_fill(%(tenant)s::bigint, ARRAY[{CALLS}]), {KEYS},
+                                                          array_fill(f, ARRAY[{CALLS}]), true)
+                                FROM (SELECT CASE WHEN count(c.outcome) > 0 THEN sha256('f') END AS f {CLAIM}{SETTLE} OFFSET 0) done"""),
     "resolve_commit": ("held", f"SELECT umavez.resolve_commit(i, %(tenant)s, sha256(uuid_send(i)), b.id, b.attempt) {CLAIM}"),
 }
 
