@@ -157,7 +157,8 @@ def test_every_function_is_pinned_and_private(sql):
     """A hostile search_path cannot matter, and nobody but those who were granted it may call anything."""
     loose = sql.q("""SELECT proname FROM pg_proc WHERE pronamespace = 'umavez'::regnamespace
                         AND (NOT prosecdef OR NOT coalesce(proconfig, '{}') @> ARRAY['search_path=pg_catalog, pg_temp'])""")
-    assert loose == []
+    # What resets the caller's session has to run with its rights, and without settings that would be put back; its names are written out.
+    assert sorted(row[0] for row in loose) == ["begin_turn", "reset_session", "temporary_left"]
     public = sql.q("""SELECT proname FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
                        WHERE p.pronamespace = 'umavez'::regnamespace AND a.grantee = 0""")
     assert public == []
@@ -175,6 +176,32 @@ def test_hostile_search_path(sql, connect):
     assert hostile.q("SELECT verdict FROM umavez.claim(1, %s, %s, 30000)", digest("k"), digest("f"))[0][0] == "busy"
     assert [str(r[0]) for r in hostile.q("SELECT run_id FROM umavez.take_runs(gen_random_uuid(), '{default}', 5, '{}', 1000)")] == [str(run)]
     assert sql.val("SELECT count(*) FROM umavez.idempotency_keys WHERE expires_at > now()") == 1
+
+
+def test_what_resets_a_session_minds_no_hostile_search_path(sql, connect):
+    sql.q("""CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO public;
+      CREATE FUNCTION evil.set_config(text, text, boolean) RETURNS text LANGUAGE sql AS $$ SELECT 'evil' $$;
+      CREATE FUNCTION evil.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT '1' $$;
+      CREATE FUNCTION evil.pg_my_temp_schema() RETURNS oid LANGUAGE sql AS $$ SELECT 1::oid $$;
+      CREATE FUNCTION evil.always(oid, integer) RETURNS boolean LANGUAGE sql AS $$ SELECT true $$;
+      CREATE OPERATOR evil.= (LEFTARG = oid, RIGHTARG = integer, FUNCTION = evil.always)""")
+    sql.q(f"ALTER DATABASE {sql.val('SELECT current_database()')} SET search_path = evil, pg_catalog, public")
+    hostile = connect(autocommit=False)
+    assert hostile.val("SHOW search_path") == "evil, pg_catalog, public"
+    assert hostile.val("SELECT umavez.begin_turn(7, 12345)") is False
+    assert hostile.val("SELECT pg_catalog.current_setting('umavez.tenant_id')") == "7"
+    assert hostile.val("SELECT pg_catalog.current_setting('idle_in_transaction_session_timeout')") == "12345ms"
+    hostile.q("CREATE TEMPORARY TABLE left_over (); SET work_mem = '77MB'")
+    assert hostile.val("SELECT umavez.begin_turn(NULL, 12345)") is True
+    assert hostile.val("SELECT pg_catalog.current_setting('umavez.tenant_id')") == ""
+    assert hostile.val("SELECT umavez.reset_session()") is True and hostile.val("SHOW work_mem") != "77MB"
+    hostile.rollback()
+    assert hostile.val("SELECT umavez.reset_session()") is False
+    hostile.rollback()
+    hostile.q("DECLARE held CURSOR WITH HOLD FOR SELECT 1")
+    hostile.commit()
+    assert hostile.val("SELECT umavez.reset_session()") is True
+    hostile.rollback()
 
 
 def snapshot(db):
