@@ -29,10 +29,12 @@ def _wait_empty(db, workers, effects, timeout):
     wait_until(lambda: alive() and db.val(NONE_LEFT), timeout, lambda: f"an empty queue:\n{workers[0].tail()}", 0.02)
 
 
-def backlog(world, runs, workers=1, gate=True, **settings):
-    """Runs a second of a backlog, from the first effect to the last settlement."""
+def backlog(world, runs, workers=1, gate=True, alone=False, **settings):
+    """Runs a second of a backlog, from the first effect to the last settlement. alone: of a task with batch = 1, a transaction each."""
     with world.database() as db:
         db.q("SELECT bench_enqueue(%s)", runs)
+        if alone:
+            db.q("UPDATE umavez.runs SET task = 'bench.alone'")
         world.settle(db)
         before = world.meter()
         crew = [world.worker(db, gate, **settings) for _ in range(workers)]
@@ -44,7 +46,7 @@ def backlog(world, runs, workers=1, gate=True, **settings):
             trouble = _stop(crew)
         seconds = db.val("""SELECT extract(epoch FROM (SELECT max(finished_at) FROM umavez.finished_runs)
                                                      - (SELECT min(created_at) FROM bench_effects))::float8""")
-        what = f"umavez, {workers} worker{'s' if workers > 1 else ''}{'' if gate else ', no gate'}"
+        what = f"umavez, {workers} worker{'s' if workers > 1 else ''}{'' if gate else ', no gate'}{', batch = 1' if alone else ''}"
         row = {"what": what, "runs": runs, "per_s": runs / seconds if seconds else 0, **world.cost(before, runs), "worker_cpu": own / runs, "rss": rss}
         row = world.check(db, row, effects=runs, queued=0, finished=runs)
         if trouble:

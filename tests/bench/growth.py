@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import subprocess
-import threading
 import time
 
 from support.procs import wait_until
@@ -15,6 +14,7 @@ from support.procs import wait_until
 from .delay import Delay
 from .drain import EFFECTS_SO_FAR, _stop
 from .report import percentile
+from .shape import steady
 
 ROW = "task, tenant_id, args, queue, priority, run_at, run_id"
 VALUES = """'bench.insert', 1 + (:n % 100), '{"amount": 100, "account": 7}', 'default', 2, clock_timestamp(), gen_random_uuid()"""
@@ -128,7 +128,7 @@ def _draining(world, runs, row, queued, settled):
 def depth(world, runs, queued):
     """The next `runs` of a queue of so many."""
     queued = max(queued, 2 * runs)
-    row = {"what": f"{queued:,} runs queued", "group": "draining a deep queue", "base": f"{2 * runs:,} runs queued"}
+    row = {"what": f"{queued:,} runs queued", "group": "draining a deep queue", "base": f"{2 * runs:,} runs queued", "x": queued}
     return _draining(world, runs, row, queued, 0)
 
 
@@ -144,36 +144,17 @@ def horizon(world, seconds, per_second, held):
     """A steady load; another session's transaction keeps what is dead from being vacuumed, or not. The first and the last fifth."""
     with world.database() as db:
         world.settle(db)
-        worker, other, ended = world.worker(db), db.connect(autocommit=False), threading.Event()
+        worker, other = world.worker(db), db.connect(autocommit=False)
         if held:
             with other.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 cursor.execute("SELECT txid_current()")
         cpu = []
-
-        def load():
-            client = db.connect()
-            begun, sent = time.monotonic(), 0
-            with client.cursor() as cursor:
-                while not ended.is_set():
-                    due = int((time.monotonic() - begun) * per_second) - sent
-                    if due > 0:
-                        cursor.execute("""SELECT count(umavez.enqueue('bench.insert', jsonb_build_object('amount', 100, 'account', g), bench_tenant(g), bench_run_id(g)))
-                                            FROM generate_series(%s, %s) g""", (sent + 1, sent + due))
-                        sent += due
-                    ended.wait(0.01)
-            client.close()
-        loader = threading.Thread(target=load)
-        loader.start()
-        try:
-            step = seconds / 5
+        with steady(db, per_second):
             for _ in range(5):
                 first, count = world.meter(), db.val(EFFECTS_SO_FAR)
-                time.sleep(step)
+                time.sleep(seconds / 5)
                 cpu.append((world.meter()["pg"] - first["pg"]) / max(1, db.val(EFFECTS_SO_FAR) - count))
-        finally:
-            ended.set()
-            loader.join()
         backlog = db.val("SELECT count(*) FROM umavez.runs")
         wait_until(lambda: db.val("SELECT count(*) FROM umavez.runs") == 0, 120, "an empty queue", 0.1)
         other.rollback()
@@ -182,7 +163,7 @@ def horizon(world, seconds, per_second, held):
         times = [r.ms for r in db.q("""SELECT (extract(epoch FROM finished_at - enqueued_at) * 1000)::float8 AS ms FROM umavez.finished_runs ORDER BY enqueued_at""")]
         fifth = max(1, len(times) // 5)
         start, end = sorted(times[:fifth]), sorted(times[-fifth:])
-        row = {"what": f"{'held for' if held else 'free for'} {seconds} s at {per_second}/s", "cpu_start": cpu[0], "cpu_end": cpu[-1], "backlog": backlog,
+        row = {"what": f"{'held for' if held else 'free for'} {seconds} s at {per_second}/s", "cpu_start": cpu[0], "cpu_end": cpu[-1], "cpu_steps": cpu, "backlog": backlog,
                "p50_start": percentile(start, 0.5), "p50_end": percentile(end, 0.5), "p99_start": percentile(start, 0.99), "p99_end": percentile(end, 0.99)}
         return world.check(db, row, effects=len(times), queued=0, finished=len(times)) if not trouble else {**row, "ok": False, "why": "; ".join(trouble)}
 

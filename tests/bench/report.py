@@ -91,6 +91,14 @@ class Results:
             lines.append([name, *cells, spread((r["waits"][-1] for r in rows), "{:.1f}"), sum(r["runs"] for r in rows)])
         return head, lines
 
+    def loads(self):
+        head = ["enqueued to ended at a steady load, ms", "p50", "p95", "p99", "runs"]
+        lines = []
+        for name in self.names("loaded"):
+            rows = self.good(name)
+            lines.append([name, *(spread((percentile(r["loaded"], share) for r in rows), "{:.1f}") for share in (0.5, 0.95, 0.99)), sum(r["runs"] for r in rows)])
+        return head, lines
+
     def footprint(self):
         head = ["worker", "figure"]
         idle, loaded = self.good("idle"), [r for r in self.rows if r["ok"] and r["what"] == "umavez, 1 worker"]
@@ -129,4 +137,4 @@ class Results:
         return head, lines
 
     def tables(self):
-        return [t for t in (self.throughput(), *self.grown(), self.horizon(), self.tenants(), self.latencies(), self.footprint()) if t[1]]
+        return [t for t in (self.throughput(), *self.grown(), self.horizon(), self.tenants(), self.latencies(), self.loads(), self.footprint()) if t[1]]

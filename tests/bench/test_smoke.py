@@ -3,7 +3,11 @@ import json
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
+
+from bench.charts import charts
+from bench.report import Results
 
 HERE = Path(__file__).resolve().parent
 
@@ -36,3 +40,19 @@ def test_every_row_of_what_grows_counts(tmp_path):
     assert [r["runs"] for r in rows if "waits" in r] == [20, 20, 10]
     assert {r["group"].split(" from ")[0] for r in rows if "group" in r} == {
         "enqueueing", "enqueueing in bulk", "draining a deep queue", "draining beside a big ledger", "a backlog through a proxy"}
+
+
+def test_every_row_of_what_it_depends_on_counts_and_is_drawn(tmp_path):
+    rows_file = tmp_path / "rows"
+    done = subprocess.run([sys.executable, HERE / "run", "--smoke", "--only", "connections,spread,args,load,alone", "--json", rows_file],
+                          capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    assert len(rows) == 9 and all(r["ok"] for r in rows), [r["why"] for r in rows]
+    assert "umavez, 1 worker, batch = 1" in {r["what"] for r in rows} and [r["runs"] > 0 for r in rows if "loaded" in r] == [True]
+    results = Results()
+    results.rows = rows
+    drawn = charts(results)
+    assert list(drawn) == ["connections.svg"]
+    picture = xml.etree.ElementTree.fromstring(drawn["connections.svg"])
+    assert len(picture.findall("{*}circle")) == 2 and len(picture.findall("{*}polyline")) == 1

@@ -2,6 +2,7 @@
 return {
   tasks = {
     insert = { owner = "tenant" }, -- key: the run_id
+    alone = { owner = "tenant", batch = 1 },
     keyed = { owner = "tenant", key = { "key" } },
     pay = { owner = "tenant", http = { path = "/pay" } },
   },
