@@ -10,6 +10,9 @@ local M = {}
 
 local ZONES = "/usr/share/zoneinfo"
 
+-- Zones whose names PostgreSQL takes for abbreviations, which have one offset all the year round.
+local ABBREVIATIONS = { CET = "Europe/Berlin", MET = "Europe/Berlin", EET = "Europe/Athens", WET = "Europe/Lisbon" }
+
 local function check_cron(v)
   local sets, expected = cron.parse(v)
   return sets and v, expected
@@ -39,6 +42,9 @@ local function check_tz(v)
     or v == "localtime" or v:find("//", 1, true)
   then
     return nil, expected
+  end
+  if ABBREVIATIONS[v] then
+    return nil, ('a place, such as "%s": PostgreSQL knows no summer time in %s'):format(ABBREVIATIONS[v], v)
   end
   local fault = unknown_zone(v)
   if fault then

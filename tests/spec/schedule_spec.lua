@@ -58,6 +58,7 @@ describe("a manifest's schedule", function()
     ['{ cron = "@daily", tz = "../etc/passwd" }'] = { "schedule.tz", "a time zone" },
     ['{ cron = "@daily", tz = "Etc//UTC" }'] = { "schedule.tz", "a time zone" },
     ['{ cron = "@daily", tz = "leapseconds" }'] = { "schedule.tz", "is none" },
+    ['{ cron = "@daily", tz = "CET" }'] = { "schedule.tz", 'such as "Europe/Berlin"' },
     ['{ cron = "@daily", tz = "America" }'] = { "schedule.tz", "there is no" },
     ['{ every = "1h", tz = "UTC" }'] = { "schedule.tz", "goes with cron only" },
     ['{ every = "0s" }'] = { "schedule.every", "a duration" },

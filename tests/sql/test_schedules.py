@@ -4,8 +4,11 @@ Rows of the cases here: H07 (the races; e2e/test_h_schedules.py has the workers)
 """
 import hashlib
 import json
+import os
+import random
 import struct
 import uuid
+import zoneinfo
 from datetime import timedelta
 
 import pytest
@@ -41,6 +44,36 @@ def test_H08_twenty_years(sql, tz, long):
         start, end = moment - DAY, moment + 2 * DAY
         same(from_database(sql, quarters, start, end), slots(tz, start, end, minutes=range(0, 60, 15), every_hour=True))
         same(from_database(sql, odd, start, end), slots(tz, start, end, minutes=range(0, 60, 7), hours=[0, 1, 2, 3, 22, 23]))
+
+
+def any_cron(rng):
+    def items(low, high, names=()):
+        first, last = sorted((rng.randint(low, high), rng.randint(low, high)))
+        return rng.choice([str(first), f"{first}-{last}", f"{first}-{last}/{rng.randint(1, 5)}", f"*/{rng.randint(1, high)}", *names])
+    fields = [rng.choice(["0", items(0, 59), ",".join(items(0, 59) for _ in range(2))]), rng.choice(["*", items(0, 23)]),
+              rng.choice(["*", "*", items(1, 28), items(1, 31) + ",28", "L"]), rng.choice(["*", "*", items(1, 12, ["jan-mar,dec"])]),
+              rng.choice(["*", "*", items(0, 6, ["fri-sun", "mon"])])]
+    return " ".join(fields)
+
+
+def test_any_expression_in_any_zone_at_any_time_has_a_later_slot(sql, long):
+    """Nothing hangs; the next slot is later than the moment asked for, and is the first one that zoneinfo finds in the ten days after it."""
+    rng = random.Random(int(os.environ.get("UMAVEZ_TEST_SEED", 8)))
+    known = {row[0] for row in sql.q("SELECT name FROM pg_timezone_names")}
+    refused = ("posix", "right", "localtime", "Factory", "CET", "EET", "MET", "WET")      # the last four: by lua/umavez/schedule.lua
+    zones = sorted(name for name in known & zoneinfo.available_timezones() if not name.startswith(refused))
+    drawn = [{"cron": any_cron(rng), "tz": rng.choice(zones)} for _ in range(2000 if long else 150)]
+    found = 0
+    declared_all = [one for at in range(0, len(drawn), 500) for one in declare(*drawn[at:at + 500])]
+    for given, declared in zip(drawn, declared_all, strict=True):
+        start = utc("1990-01-01") + timedelta(seconds=rng.randrange(48 * 365 * 86400))
+        slot = sql.val("SELECT umavez.next_slot(%s::jsonb, %s)", json.dumps(declared), start)
+        assert slot > start, (given, start, slot)
+        sets = {name: declared[name] for name in ("minutes", "hours", "days", "months", "weekdays", "either", "every_hour", "last_day")}
+        expected = slots(given["tz"], start, start + 10 * DAY, **sets)
+        assert slot == expected[0] if expected else slot > start + 10 * DAY, (given, start, slot, expected[:1])
+        found += bool(expected)
+    assert found > len(drawn) / 3
 
 
 @pytest.mark.parametrize("tz,cron,start,expected", [
