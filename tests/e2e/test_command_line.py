@@ -442,7 +442,7 @@ def test_cli_token_values_are_checked(lab):
     assert lab.value("SELECT count(*) FROM umavez.tokens") == 0
     assert lab.cli(*create, "--scope", "*", "--expires", "90d").code == 0
     assert lab.value("SELECT expires_at BETWEEN now() + interval '89 days' AND now() + interval '91 days' FROM umavez.tokens")
-    assert not lab.cli(*create, "--scope", "e2.t_once", "--scope", "metrics").err
+    assert not lab.cli(*create, "--scope", "e2.t_once", "--scope", "metrics", "--scope", "ui:write").err
     slip = lab.cli(*create, "--scope", "e2.t_onse")
     assert slip.code == 0 and 'did you mean "e2.t_once"' in slip.err, slip
 

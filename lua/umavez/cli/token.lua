@@ -95,7 +95,9 @@ local function note_unknown(db, scopes, declared)
   if #known == 0 then
     return
   end
-  known[#known + 1] = "metrics"
+  for _, scope in ipairs { "metrics", "ui", "ui:write" } do
+    known[#known + 1] = scope
+  end
   for _, task in pairs(declared) do
     known[#known + 1] = task.http and task.http.scope or nil
   end
