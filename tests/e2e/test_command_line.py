@@ -200,6 +200,11 @@ def test_cli_worker_refuses_broken_manifests(broken, lab):
     assert lab.sessions() == []
 
 
+def test_cli_describe_names_the_nearest_task():
+    for slip in ("pix", "payments.pxi", "payments"):
+        mistake(umavez("describe", slip, "--tasks-dir", procs.ROOT / "tasks"), 1, slip, 'did you mean "payments.pix"')
+
+
 # --- the database -------------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("argv", [["migrate"], ["enqueue", "a.b"], ["runs"], ["show", str(uuid.uuid4())], ["retry", str(uuid.uuid4())],
