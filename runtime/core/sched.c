@@ -234,7 +234,7 @@ void sched_on_ended(void *arg, struct run *r) {
   if (r->ended) r->ended(r);
   loop_free_later(s->loop, free_run, r);
   loop_defer(s->loop, s->draining ? &s->drain_check : &s->dispatch);
-  if (r->limited) source_freed(s->source); /* after dispatch has asked for more, if it does */
+  source_ended(s->source, r->limited); /* after dispatch has asked for more, if it does */
 }
 
 /* ---- leases ---- */

@@ -47,8 +47,8 @@ struct source_ops {
   void (*give_back)(struct source *s, const char *run_id, enum give_back how, int64_t delay_ms);
   /* Prolongs the leases of n runs in one statement, which also asks for orders about them. */
   void (*renew)(struct source *s, struct run *const *runs, int n);
-  /* A run that held a place of a limit (run->limited) has ended: look for the next one, or tell those who can. */
-  void (*freed)(struct source *s);
+  /* A run has ended. limited: it held a place of a limit; then it looks for the next one, or tells those who can. */
+  void (*ended)(struct source *s, bool limited);
   /* A hint: something becomes due in ms, look then. */
   void (*due_in)(struct source *s, int64_t ms);
   /* True while something given back has not been confirmed. */
@@ -70,8 +70,8 @@ static inline void source_give_back(struct source *s, const char *id, enum give_
 static inline void source_renew(struct source *s, struct run *const *runs, int n) {
   s->ops->renew(s, runs, n);
 }
-static inline void source_freed(struct source *s) {
-  s->ops->freed(s);
+static inline void source_ended(struct source *s, bool limited) {
+  s->ops->ended(s, limited);
 }
 static inline void source_due_in(struct source *s, int64_t ms) {
   s->ops->due_in(s, ms);

@@ -52,6 +52,7 @@ struct source_postgres {
   int asked;   /* of the take under way */
   bool asleep; /* as the database knows it */
   int64_t again_ms; /* after a take that met a lock: until the next look */
+  bool any_end; /* runs taken before their limit came have places of it: any of ours may be one */
   bool limits; /* a run under a limit has been taken */
   bool tell_others; /* a place of a limit is free, and this worker wants no runs now */
   struct loop_timer look, reap;
@@ -210,9 +211,11 @@ static void tell_sleep(struct source_postgres *s, bool asleep) {
   if (s->listening && s->asleep != asleep && control_query(s->control, &q)) s->asleep = asleep;
 }
 
-/* umavez.take_shared says that there may be more. Ever later, when it is only a lock that does not become free. */
-static void look_again(struct source_postgres *s, bool progress) {
-  s->again_ms = progress || s->again_ms == 0 ? AGAIN_MS : 2 * s->again_ms;
+/* umavez.take_shared says that there may be more, and why. Ever later, when it is only a lock that does not become free. */
+static void look_again(struct source_postgres *s, char why, bool progress) {
+  s->any_end = why == '2';
+  if (s->any_end) return;
+  s->again_ms = progress || why == '1' || s->again_ms == 0 ? AGAIN_MS : 2 * s->again_ms;
   if (s->again_ms < s->poll_interval_ms) look_in(s, s->again_ms);
 }
 
@@ -229,10 +232,13 @@ static void on_taken(void *arg, struct pgresult *result) {
     return;
   }
   n = pgresult_rows(result);
-  if (n > 0 && pgresult_null(result, n - 1, 0))
-    look_again(s, pgresult_value(result, --n, 4)[0] == '1' || n > 0);
-  else
+  if (n > 0 && pgresult_null(result, n - 1, 0)) {
+    n--;
+    look_again(s, pgresult_value(result, n, 4)[0], n > 0);
+  } else {
     s->again_ms = 0;
+    s->any_end = false;
+  }
   stats_add(STAT_RUNS_TAKEN, 0, (uint64_t)n);
   if (n == 0) stats_inc(STAT_TAKES_EMPTY);
   for (int i = 0; i < n; i++) {
@@ -306,9 +312,10 @@ static void tell_freed(void *arg) {
 
 /* This worker takes again by itself when it wants runs after the end of this one; otherwise those that sleep are told, once for all
  * places of this tick. */
-static void source_postgres_freed(struct source *base) {
+static void source_postgres_ended(struct source *base, bool limited) {
   struct source_postgres *s = self(base);
 
+  if (!limited && !s->any_end) return;
   s->woken = true;
   s->tell_others = true;
   loop_defer(s->loop, &s->tell_freed);
@@ -565,7 +572,7 @@ static const struct source_ops ops = {
     .want = source_postgres_want,
     .give_back = source_postgres_give_back,
     .renew = source_postgres_renew,
-    .freed = source_postgres_freed,
+    .ended = source_postgres_ended,
     .due_in = source_postgres_due_in,
     .pending = source_postgres_pending,
     .free = source_postgres_free,

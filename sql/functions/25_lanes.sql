@@ -18,7 +18,8 @@
 -- again in the transaction in which the run ends or goes back, and a dead worker's places with its leases. Who takes under a limit holds
 -- an advisory lock of that limit (1970102647, hash) until its commit, so that two takers cannot count the same place; who does not
 -- get it takes other runs, and is told to look again (a row without run_id). Nobody waits.
--- Runs that were taken before their limit was declared are not counted.
+-- Runs that were taken before their limit was declared stand in the lane ''. They are counted through runs_leased until there are
+-- none any more, which a row of umavez.marks remembers ('counted:task shop.pay').
 
 -- The lane of a run: p_counted whether its task has a limit, p_bounded whether its queue has one, p_fair.
 CREATE OR REPLACE FUNCTION umavez.lane_name(p_task text, p_tenant bigint, p_counted boolean, p_bounded boolean, p_fair boolean) RETURNS text
@@ -116,17 +117,23 @@ BEGIN
 END $fn$;
 
 -- free_places: how many places each limit of these tasks and queues has left, as {"task shop.pay": 3, "queue bank": 0}. Until this
--- transaction ends nobody else takes under those of them that it got the lock of; the others count as full, and cut is true.
-CREATE OR REPLACE FUNCTION umavez.free_places(p_tasks text[], p_queues text[], OUT free jsonb, OUT cut boolean)
+-- transaction ends nobody else takes under those of them that it got the lock of; the others count as full, and cut is true. older: runs
+-- that were taken before a limit came have places of it.
+CREATE OR REPLACE FUNCTION umavez.free_places(p_tasks text[], p_queues text[], OUT free jsonb, OUT cut boolean, OUT older boolean)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $fn$
 DECLARE
-  v_limit record; v_used bigint;
+  v_limit record; v_used bigint; v_old bigint;
 BEGIN
   free := '{}';
   cut := false;
+  older := false;
+  IF current_setting('transaction_isolation') <> 'read committed' AND EXISTS (SELECT FROM umavez.limits l WHERE l.places IS NOT NULL) THEN
+    RAISE EXCEPTION 'runs under a limit are taken in a READ COMMITTED transaction only, this one is %', current_setting('transaction_isolation')
+      USING ERRCODE = 'feature_not_supported', HINT = 'Its snapshot would be older than the lock of the limit.';
+  END IF;
   FOR v_limit IN
-    SELECT l.kind, l.name, l.places FROM umavez.limits l
+    SELECT l.kind, l.name, l.places, 'counted:' || l.kind || ' ' || l.name AS mark, l.changed_at FROM umavez.limits l
      WHERE l.places IS NOT NULL AND l.name = ANY (CASE l.kind WHEN 'task' THEN p_tasks ELSE p_queues END)
      ORDER BY l.kind, l.name
   LOOP
@@ -139,6 +146,18 @@ BEGIN
     ELSE
       SELECT count(*) INTO v_used FROM umavez.runs r
        WHERE r.lane <> '' AND r.worker_id IS NOT NULL AND r.task = v_limit.name;
+    END IF;
+    IF v_used < v_limit.places AND NOT EXISTS (SELECT FROM umavez.marks m WHERE m.name = v_limit.mark) THEN
+      SELECT count(*) INTO v_old FROM umavez.runs r
+       WHERE r.state = 'running' AND r.lane = '' AND CASE v_limit.kind WHEN 'task' THEN r.task ELSE r.queue END = v_limit.name
+         AND r.lease_until >= coalesce((SELECT m.since[1] FROM umavez.marks m WHERE m.name = 'reap'), '-infinity');
+      v_used := v_used + v_old;
+      older := older OR v_old > 0;
+      -- Ten seconds: a take that knew nothing of the limit may have been under way.
+      IF v_old = 0 AND v_limit.changed_at < clock_timestamp() - interval '10 seconds' THEN
+        INSERT INTO umavez.marks (name, since, moved_at, full_at) VALUES (v_limit.mark, '{}', clock_timestamp(), 'infinity')
+        ON CONFLICT DO NOTHING;
+      END IF;
     END IF;
     free := free || jsonb_build_object(v_limit.kind || ' ' || v_limit.name, greatest(0, v_limit.places - v_used));
   END LOOP;
@@ -300,7 +319,8 @@ END $fn$;
 --
 -- It goes in rounds, until p_limit runs are taken or nothing is left that may be: share out what is still wanted, take that, close what
 -- has run empty; and look for groups anew when runs were put into their lanes. A row without run_id says: there may be more; look again
--- at once (deliveries 1: not all runs are in their lanes yet), or in a while (0: somebody else takes under a limit).
+-- at once (deliveries 1: not all runs are in their lanes yet), in a while (0: somebody else takes under a limit), or when any run has
+-- ended (2: some that do not know of a limit have places of it).
 CREATE OR REPLACE FUNCTION umavez.take_shared(
   p_worker uuid, p_queues text[], p_weights integer[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz,
   p_skip_tasks text[])
@@ -393,8 +413,8 @@ BEGIN
     PERFORM umavez.move_marks(v_empty, v_heads, v_now, v_full,
               CASE WHEN v_slow THEN v_now + least(interval '30 seconds', 200 * (clock_timestamp() - v_now)) ELSE '-infinity' END);
   END IF;
-  IF (v_again OR v_locked) AND v_taken < p_limit THEN
-    SELECT NULL, NULL, NULL, NULL, v_again::integer, NULL, NULL, NULL, NULL, NULL
+  IF (v_again OR v_locked OR v_places.older) AND v_taken < p_limit THEN
+    SELECT NULL, NULL, NULL, NULL, CASE WHEN v_again THEN 1 WHEN v_locked THEN 0 ELSE 2 END, NULL, NULL, NULL, NULL, NULL
       INTO run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at, crashes, limited;
     RETURN NEXT;
   END IF;
@@ -418,6 +438,7 @@ BEGIN
   ON CONFLICT (kind, name) DO UPDATE SET declared = excluded.declared, fair = excluded.fair, changed_at = clock_timestamp()
    WHERE (l.declared, l.fair) IS DISTINCT FROM (excluded.declared, excluded.fair);
   IF FOUND THEN
+    DELETE FROM umavez.marks m USING umavez.limits l WHERE l.places IS NULL AND m.name = 'counted:' || l.kind || ' ' || l.name;
     PERFORM umavez.wake();
   END IF;
 END $fn$;
@@ -459,6 +480,7 @@ BEGIN
   SELECT l.places INTO v_before FROM umavez.limits l WHERE l.kind = p_kind AND l.name = p_name FOR UPDATE;
   INSERT INTO umavez.limits AS l (kind, name, ordered) VALUES (p_kind, p_name, p_limit)
   ON CONFLICT (kind, name) DO UPDATE SET ordered = excluded.ordered, changed_at = clock_timestamp();
+  DELETE FROM umavez.marks m USING umavez.limits l WHERE l.places IS NULL AND m.name = 'counted:' || l.kind || ' ' || l.name;
   PERFORM umavez.write_audit('limit', p_kind || ' ' || p_name, p_reason, p_actor,
                              jsonb_build_object('limit', p_limit, 'before', v_before));
   PERFORM umavez.wake();
@@ -477,7 +499,7 @@ BEGIN
     FROM umavez.limits l
     CROSS JOIN LATERAL (
       SELECT count(*) AS n FROM umavez.runs r
-       WHERE r.lane <> '' AND r.worker_id IS NOT NULL AND (CASE l.kind WHEN 'task' THEN r.task ELSE r.queue END) = l.name) u
+       WHERE r.lane <> '' AND r.worker_id IS NOT NULL AND (CASE l.kind WHEN 'task' THEN r.task ELSE r.queue END) = l.name OFFSET 0) u
    ORDER BY l.kind, l.name;
 END $fn$;
 

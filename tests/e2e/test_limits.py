@@ -71,8 +71,10 @@ def some(lab, owner, count, ms=20, first=0):
 # --- limits -------------------------------------------------------------------------------------------------------------------------------
 
 @OWNERS
-@pytest.mark.parametrize("kind", ["task", "queue"])
-def test_a_limit_holds_over_workers_and_nobody_waits_for_a_poll(lab, owner, kind):
+@pytest.mark.parametrize("kind,isolation", [("task", None), ("queue", None), ("task", "serializable")])
+def test_a_limit_holds_over_workers_and_nobody_waits_for_a_poll(lab, owner, kind, isolation):
+    if isolation:
+        lab.isolation(isolation)
     limited(lab, 3 if kind == "task" else None)
     if kind == "queue":
         lab.env.tasks.add_queue("narrow", global_limit=3)
@@ -169,6 +171,37 @@ def test_cancelling_under_a_limit_frees_the_place(lab, owner):
     assert lab.cli("retry", long).code == 0 and lab.cli("retry", waiting[0]).code == 0
     all_done(lab, [long, waiting[0]])
     assert lab.effects() == 4 and most(lab) == 1 and not worker.events("take_failed")
+
+
+def test_discarding_and_retrying_many_under_a_limit(lab):
+    limited(lab, 2)
+    lab.worker(pool_size=4, poll_interval="1h")
+    known(lab)
+    lua = "if start() <= 6 then ctx:fail { code = 'no', message = 'not yet' } end effect() return {}"
+    runs = lab.enqueue_many(TENANT.task("limited"), [{"e1": f"E{n}", "lua": lua} for n in range(6)])
+    lab.until(lambda: lab.value("SELECT count(*) FROM umavez.finished_runs WHERE status = 'failed_permanent'") == 6, 30, "all to fail")
+    assert lab.cli("discard", runs[0], "--reason", "by hand").code == 0
+    done = lab.cli("retry", "--failed", "--task", TENANT.task("limited"), "--since", "1h")
+    assert done.code == 0, done
+    all_done(lab, runs[1:])
+    assert lab.effects() == 5 and most(lab) <= 2 and lab.value("SELECT used FROM umavez.list_limits() WHERE kind = 'task' AND name = 'e2.t_limited'") == 0
+
+
+def test_an_ordered_limit_counts_what_is_at_work(lab):
+    limited(lab)
+    lab.latch("a")
+    lab.worker(pool_size=4, poll_interval="1h")
+    known(lab)
+    held = lab.enqueue_many(TENANT.task("limited"), [{"e1": f"A{n}", "lua": "effect() reached('a') wait('a') return {}"} for n in range(3)])
+    lab.reached("a", count=3)
+    assert lab.cli("limit", "queue", "narrow", "2").code == 0
+    runs = some(lab, TENANT, 6, first=100)
+    other = lab.enqueue(TENANT.task("run"), {"lua": "effect() return {}"})
+    assert lab.done(other).status == "completed"                     # a look has passed
+    assert lab.value("SELECT count(*) FROM umavez.runs WHERE state = 'available'") == 6
+    lab.open("a")
+    all_done(lab, [*held, *runs])
+    assert lab.value(MOST.format(same="true", mine="length(e.key) = 4")) <= 2
 
 
 def test_a_run_that_fails_leaves_its_place(lab):

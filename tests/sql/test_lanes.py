@@ -6,6 +6,7 @@ import collections
 import json
 import uuid
 
+import psycopg2
 import pytest
 
 BIG, SMALL = 1, 2
@@ -127,6 +128,36 @@ def test_a_limit_is_kept_over_all_workers(sql, kind, name, declared):
     assert sql.reap_runs(10) == 1
     assert len(take(sql, 5)) == 1
     assert [(r.kind, r.name, r.places, r.used) for r in sql.q("SELECT * FROM umavez.list_limits()")] == [(kind, name, 3, 3)]
+
+
+@pytest.mark.parametrize("kind,name", [("task", "t.a"), ("queue", "default")])
+def test_what_was_at_work_before_a_limit_counts(sql, kind, name):
+    fill(sql, 10)
+    before = take(sql, 3)
+    declare(sql, (kind, name, 4))
+    assert len(taken(take(sql, 5))) == 1
+    assert [(r.run_id, r.deliveries) for r in take(sql, 5)] == [(None, 2)]       # any run's end may free a place
+    end(sql, before[:2])
+    second = take(sql, 5)
+    assert len(taken(second)) == 2
+    end(sql, before[2:] + second)
+    sql.q("UPDATE umavez.limits SET changed_at = now() - interval '1 minute'")
+    assert len(take(sql, 5)) == 3                                  # nobody is left of those: not looked for again
+    assert sql.val("SELECT count(*) FROM umavez.marks WHERE name = %s", f"counted:{kind} {name}") == 1
+    declare(sql, (kind, name, None))
+    assert sql.val("SELECT count(*) FROM umavez.marks WHERE name LIKE 'counted:%%'", ) == 0
+
+
+def test_a_limit_needs_fresh_snapshots(connect, sql):
+    fill(sql, 2)
+    one = connect(autocommit=False)
+    one.q("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    assert len(take(one, 1)) == 1
+    one.rollback()
+    declare(sql, ("task", "t.a", 1))
+    one.q("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    with pytest.raises(psycopg2.errors.FeatureNotSupported):
+        take(one, 1)
 
 
 def test_what_is_not_limited_goes_on(sql):
@@ -318,6 +349,16 @@ def test_a_backlog_that_may_not_be_taken_is_not_read(sql, sort):
     take(sql, 2)
     fill(sql, 5, "t.b", tenant=SMALL)
     assert sql.blocks(TAKE) < 1000
+
+
+def test_enqueueing_pays_nothing_either(sql):
+    """With a queue and without: three blocks at most for the look into umavez.limits, and one lookup that was there before."""
+    calls = ["SELECT umavez.enqueue('t.a') FROM generate_series(1, 50)", "SELECT umavez.enqueue('t.a', queue => 'default') FROM generate_series(1, 50)"]
+    with_limits = [min(sql.blocks(call) for _ in range(5)) for call in calls]
+    sql.q("DROP TABLE umavez.limits")
+    sql.q("CREATE VIEW umavez.limits AS SELECT NULL::text AS kind WHERE false")
+    without = [min(sql.blocks(call) for _ in range(5)) for call in calls]
+    assert [a <= b + 50 * 2 + 20 for a, b in zip(with_limits, without)] == [True, True], (with_limits, without)
 
 
 def test_who_declares_nothing_pays_nothing(sql):
