@@ -2,6 +2,7 @@
 
 Workers here poll once an hour: whatever goes on after a limit was full goes on because somebody was woken.
 """
+import contextlib
 import json
 import os
 import signal
@@ -25,7 +26,7 @@ MOST = """SELECT max((SELECT count(*) FROM effects o JOIN umavez.finished_runs g
 def limited(lab, limit=None, lease="2s", queue="narrow", **fields):
     for letter, who in (("t", "tenant"), ("p", "platform")):
         lab.env.tasks.add(f"e2.{letter}_limited", owner=who, key=["e1"], lease=lease, timeout="60s", queue=queue,
-                          handler=(TASKS / "lab.lua").read_text(), retry={"max_attempts": 9, "base": "10ms", "cap": "50ms"},
+                          handler=(TASKS / "lab.lua").read_text(), retry={"max_attempts": 9, "max_crashes": 9, "base": "10ms", "cap": "50ms"},
                           **({"global_limit": limit} if limit else {}), **fields)
 
 
@@ -332,3 +333,24 @@ def test_the_manifest_of_the_docs(lab, tmp_path):
     done = lab.cli("check", UMAVEZ_TASKS_DIR=str(tmp_path / "tasks"))
     assert done.code == 3 and "found 0, expected a whole number from 1 to 10000" in done.err + done.out
     assert "queues.imports" in done.err + done.out and "declared in" in done.err + done.out
+
+
+def test_workers_killed_again_and_again_under_a_limit(lab):
+    """Two supervised workers with two children each; one of the four is killed a dozen times while 60 runs pass through two places."""
+    lab.allow("worker_death", "gate_tokens")
+    limited(lab, 2, lease="600s")
+    crew = [lab.worker(workers=2, supervise="true", pool_size=4, poll_interval="1h") for _ in range(2)]
+    known(lab)
+    for worker in crew:
+        worker.wait_children(2)
+    watch = Watch(lab, "task LIKE 'e2._\\_limited'")
+    runs = some(lab, TENANT, 60, ms=30)
+    for n in range(12):
+        lab.until(lambda n=n: lab.effects() >= 4 * n, 60, "some to end")
+        worker = crew[n % 2]
+        lab.until(worker.children, 60, "a child")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.children()[n // 2 % len(worker.children())], signal.SIGKILL)
+    all_done(lab, runs, 120)
+    assert watch.stop() <= 2 and watch.looks > 100
+    assert most(lab) <= 2 and lab.effects() == 60
