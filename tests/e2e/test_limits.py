@@ -253,6 +253,23 @@ def test_limits_are_told_to_prometheus_and_shown(lab, tmp_path):
     all_done(lab, runs)
 
 
+def test_a_full_limit_is_not_polled(lab):
+    """Two hundred runs wait for one place: a worker looks when somebody has told it, and not again and again."""
+    limited(lab, 1)
+    lab.latch("a")
+    _, port = serve(lab, pool_size=4, poll_interval="1h")
+    known(lab)
+    held = lab.enqueue(TENANT.task("limited"), {"e1": "A", "lua": "effect() reached('a') wait('a') return {}"})
+    lab.reached("a")
+    runs = some(lab, TENANT, 200, ms=0)
+    before = scrape(port).value("umavez_takes_total")
+    for _ in range(20):
+        assert lab.done(lab.enqueue(TENANT.task("run"), {"lua": "effect() ctx:sleep('50ms') return {}"})).status == "completed"
+    assert scrape(port).value("umavez_takes_total") - before <= 3 * 20
+    lab.open("a")
+    all_done(lab, [held, *runs], 120)
+
+
 # --- reload -----------------------------------------------------------------------------------------------------------------------------
 
 def test_a_reload_changes_a_limit_for_all(lab):
