@@ -79,12 +79,32 @@ void beat_end(struct beat *b, void (*done)(void *arg), void *arg) {
   if (!control_query(b->control, &q)) be_done(b);
 }
 
+/* How the queues share this worker, as its settings say: payments:6,mail:3 or payments > mail. NULL: as usual; gives. */
+static char *shares_text(const struct conf *conf) {
+  bool strict = conf->queue_order != 0, weighted = false;
+  struct buf b = BUF_INIT;
+
+  for (int i = 0; i < conf->queues.n; i++) {
+    weighted = weighted || strchr(conf->queues.items[i], ':') != NULL;
+    buf_printf(&b, "%s%s", i == 0 ? "" : strict ? " > " : ",", conf->queues.items[i]);
+  }
+  if (strict || weighted) return buf_take(&b);
+  buf_fini(&b);
+  return NULL;
+}
+
 static char *detail_json(const char *queues, const struct conf *conf) {
   struct buf d = BUF_INIT;
 
   buf_printf(&d, "{\"pool_size\":%" PRId64, conf->pool_size);
   if (child_slot()) buf_printf(&d, ",\"supervisor\":%ld", (long)getppid());
+  char *shares = queues ? shares_text(conf) : NULL;
   if (queues) buf_printf(&d, ",\"queues\":%s", queues);
+  if (shares) {
+    buf_puts(&d, ",\"shares\":");
+    json_write_string_lossy(&d, shares, strlen(shares), 1024);
+    free(shares);
+  }
   if (conf->http_listen[0]) {
     buf_puts(&d, ",\"http\":");
     json_write_string_lossy(&d, conf->http_listen, strlen(conf->http_listen), 256);

@@ -10,7 +10,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS 
   SELECT w.worker_id, w.host, w.pid, w.version, w.started_at, extract(epoch FROM clock_timestamp() - w.started_at)::float8,
          extract(epoch FROM clock_timestamp() - w.seen_at)::float8, w.seen_at > clock_timestamp() - interval '45 seconds',
          coalesce(h.n, 0)::int, (w.detail->>'supervisor')::int, w.detail->>'http',
-         (SELECT string_agg(q, ',') FROM jsonb_array_elements_text(w.detail->'queues') q)
+         coalesce(w.detail->>'shares', (SELECT string_agg(q, ',') FROM jsonb_array_elements_text(w.detail->'queues') q))
     FROM umavez.workers w
     LEFT JOIN (SELECT l.worker_id, count(*) AS n
                  FROM (SELECT r.worker_id FROM umavez.runs r WHERE r.state = 'running' LIMIT 100000) l

@@ -301,6 +301,7 @@ def test_a_worker_shares_its_queues_by_weight(lab):
     runs = [lab.enqueue("e2.t_run", {"lua": "effect() return {}"}, queue=queue) for queue in ("payments", "mail") for _ in range(150)]
     lab.worker(pool_size=4, queues="payments:3, mail")
     all_done(lab, runs)
+    assert "payments:3,mail " in lab.cli("workers").out
     share = ended(lab, "queue", 120).count("payments")
     assert 60 < share < 120, share                                   # 90 on average
 
@@ -309,6 +310,7 @@ def test_a_worker_takes_in_strict_order(lab):
     runs = [lab.enqueue("e2.t_run", {"lua": "effect() return {}"}, queue=queue) for queue in ("mail", "payments") for _ in range(60)]
     lab.worker(pool_size=1, queues="payments,mail", queue_order="strict")
     all_done(lab, runs)
+    assert "payments > mail" in lab.cli("workers").out
     assert set(ended(lab, "queue", 60)) == {"payments"}
 
 
