@@ -111,7 +111,7 @@ BEGIN
     FROM unnest(p_ids, p_tasks, p_tenants, p_args) AS w(run_id, task, tenant_id, args)
     CROSS JOIN LATERAL (
       SELECT e.run_id, e.task, e.tenant_id, e.args FROM umavez.finished_runs e WHERE e.run_id = w.run_id OFFSET 0) f;
-  IF v_other IS NULL THEN
+  IF v_other IS NULL AND cardinality(p_new) < cardinality(p_ids) THEN    -- what is new is as it was wanted
     SELECT w.run_id INTO v_other
       FROM unnest(p_ids, p_tasks, p_tenants, p_args) AS w(run_id, task, tenant_id, args)
       CROSS JOIN LATERAL (SELECT l.task, l.tenant_id, l.args FROM umavez.runs l WHERE l.run_id = w.run_id OFFSET 0) r
@@ -138,7 +138,8 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $fn$
 DECLARE
   v_now constant timestamptz := clock_timestamp();
   v_limits constant boolean := EXISTS (SELECT FROM umavez.limits);
-  v_bad jsonb; v_new uuid[]; v_named record; v_count bigint; v_due boolean;
+  v_bad jsonb; v_new uuid[]; v_count bigint; v_due boolean;
+  v_ids uuid[]; v_tasks text[]; v_tenants bigint[]; v_args jsonb[];                        -- those that came with an id
 BEGIN
   SELECT e INTO v_bad FROM jsonb_array_elements(enqueue_many.runs) e
    WHERE jsonb_typeof(e) <> 'object' OR e->>'task' IS NULL
@@ -151,7 +152,7 @@ BEGIN
   PERFORM umavez.check_args_size(e->'args') FROM jsonb_array_elements(enqueue_many.runs) e WHERE pg_column_size(e) > 1000;
 
   WITH wanted AS MATERIALIZED (
-    SELECT coalesce(w.run_id, gen_random_uuid()) AS run_id, w.task, w.tenant_id, coalesce(w.args, '{}') AS args, w.queue,
+    SELECT coalesce(w.run_id, gen_random_uuid()) AS run_id, w.run_id IS NOT NULL AS named, w.task, w.tenant_id, coalesce(w.args, '{}') AS args, w.queue,
            coalesce(w.priority, 2) AS priority, coalesce(w.run_at, v_now + w.place * interval '1 microsecond') AS run_at, w.traceparent
       FROM ROWS FROM (jsonb_to_recordset(enqueue_many.runs) AS (task text, args jsonb, tenant_id bigint, run_id uuid,
                         run_at timestamptz, queue text, priority integer, traceparent text))
@@ -166,15 +167,12 @@ BEGIN
     ON CONFLICT (run_id) DO NOTHING
     RETURNING run_id, run_at
   )
-  SELECT array_agg(m.run_id), count(*), bool_or(m.run_at <= clock_timestamp()) INTO v_new, v_count, v_due FROM made m;
-
-  SELECT array_agg(w.run_id) AS ids, array_agg(w.task) AS tasks, array_agg(w.tenant_id) AS tenants,
-         array_agg(coalesce(w.args, '{}')) AS args
-    INTO v_named
-    FROM jsonb_to_recordset(enqueue_many.runs) AS w(task text, args jsonb, tenant_id bigint, run_id uuid)
-   WHERE w.run_id IS NOT NULL;
-  IF v_named.ids IS NOT NULL THEN
-    v_count := umavez.settle_enqueued(v_named.ids, v_named.tasks, v_named.tenants, v_named.args, coalesce(v_new, '{}'));
+  SELECT m.ids, m.many, m.due, n.ids, n.tasks, n.tenants, n.args INTO v_new, v_count, v_due, v_ids, v_tasks, v_tenants, v_args
+    FROM (SELECT array_agg(k.run_id) AS ids, count(*) AS many, bool_or(k.run_at <= clock_timestamp()) AS due FROM made k) m,
+         (SELECT array_agg(w.run_id) AS ids, array_agg(w.task) AS tasks, array_agg(w.tenant_id) AS tenants, array_agg(w.args) AS args
+            FROM wanted w WHERE w.named) n;
+  IF v_ids IS NOT NULL THEN
+    v_count := umavez.settle_enqueued(v_ids, v_tasks, v_tenants, v_args, coalesce(v_new, '{}'));
   END IF;
   IF v_due AND v_count > 0 THEN
     PERFORM umavez.wake();
