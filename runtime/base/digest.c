@@ -15,6 +15,8 @@ static struct {
   EVP_MD *md;
   EVP_MD_CTX *md_ctx;
   EVP_MAC_CTX *mac_ctx;
+  uint8_t mac_key[64]; /* that mac_ctx was started with last */
+  size_t mac_key_len;  /* 0: none, or one that is longer */
 } crypto;
 
 static void check(int ok, const char *what) {
@@ -62,10 +64,16 @@ void digest_hmac(const void *key, size_t key_len, const void *p, size_t n, uint8
     check(EVP_MAC_CTX_set_params(crypto.mac_ctx, params), "HMAC-SHA-256");
   }
   size_t size = 0;
-  /* A NULL or empty key would mean "the former key" to EVP_MAC_init; HMAC pads keys with zeros, so one zero is the
+  /* The same key again spares its two blocks. A NULL or empty key would mean "the former key" to EVP_MAC_init; HMAC pads keys with zeros, so one zero is the
    * empty key. */
   static const unsigned char empty[1];
-  check(EVP_MAC_init(crypto.mac_ctx, key_len > 0 ? key : empty, key_len > 0 ? key_len : 1, NULL), "starting HMAC");
+  if (key_len > 0 && key_len == crypto.mac_key_len && memcmp(key, crypto.mac_key, key_len) == 0) {
+    check(EVP_MAC_init(crypto.mac_ctx, NULL, 0, NULL), "starting HMAC");
+  } else {
+    check(EVP_MAC_init(crypto.mac_ctx, key_len > 0 ? key : empty, key_len > 0 ? key_len : 1, NULL), "starting HMAC");
+    crypto.mac_key_len = key_len <= sizeof crypto.mac_key ? key_len : 0;
+    if (crypto.mac_key_len > 0) memcpy(crypto.mac_key, key, key_len);
+  }
   if (n > 0) check(EVP_MAC_update(crypto.mac_ctx, p, n), "HMAC");
   check(EVP_MAC_final(crypto.mac_ctx, out, &size, DIGEST_BYTES) == 1 && size == DIGEST_BYTES, "ending HMAC");
 }

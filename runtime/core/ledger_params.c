@@ -75,6 +75,12 @@ static void add_quoted(struct buf *b, const char *s) {
   buf_putc(b, '"');
 }
 
+static void add_digest(struct buf *b, const char *hex) {
+  buf_puts(b, "\"\\\\x");
+  buf_puts(b, hex);
+  buf_putc(b, '"');
+}
+
 static void add_item(struct buf *b, enum params_column what, const struct run *r) {
   next_item(b);
   switch (what) {
@@ -88,10 +94,10 @@ static void add_item(struct buf *b, enum params_column what, const struct run *r
         buf_puts(b, "NULL");
       return;
     case OF_KEYS:
-      buf_printf(b, "\"\\\\x%s\"", r->key_hex);
+      add_digest(b, r->key_hex);
       return;
     case OF_FINGERPRINTS:
-      buf_printf(b, "\"\\\\x%s\"", r->fingerprint_hex);
+      add_digest(b, r->fingerprint_hex);
       return;
     case OF_LEDGER_IDS:
       buf_printf(b, "%" PRId64, r->ledger_id);
