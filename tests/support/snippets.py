@@ -16,6 +16,11 @@ from support.procs import ROOT
 PAGES = ["README.md", "README.pt-BR.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 LANGUAGES = {"sh", "console", "lua", "sql", "json", "yaml"}
 
+# What tests/e2e/test_docs.py runs without being named.
+HERE = {("README.md", "sh"), ("README.md", "console"), ("README.md", "lua"), ("docs/configuration.md", "lua"), ("docs/ledger.md", "sql"), ("docs/manifest.md", "lua"),
+        ("docs/schedules.md", "lua"), ("docs/tasks.md", "lua"), ("docs/tasks.md", "sql"), ("docs/tasks.md", "json"),
+        ("README.pt-BR.md", "sh"), ("README.pt-BR.md", "console"), ("README.pt-BR.md", "lua")}
+
 
 @dataclass
 class Snippet:
@@ -47,6 +52,18 @@ def every():
     return [snippet for page in PAGES if (ROOT / page).exists() for snippet in of_page(page)]
 
 
+def faults():
+    """Blocks of an unknown language, and those that nobody runs; for tests/lint/run, too."""
+    for snippet in every():
+        path, _, name = (snippet.run_by or "").partition("::")
+        if snippet.language not in LANGUAGES:
+            yield f"{snippet}: say what it is: {', '.join(sorted(LANGUAGES))}, or text where it is no code"
+        elif snippet.run_by and not ((ROOT / path).exists() and (not name or f"\ndef {name}(" in (ROOT / path).read_text())):
+            yield f"{snippet}: there is no {snippet.run_by}"
+        elif not snippet.run_by and not snippet.not_run and (snippet.page, snippet.language) not in HERE:
+            yield f"{snippet}: nobody runs it: say who does, or why nobody can (tests/support/snippets.py)"
+
+
 def one(page, containing):
     found, = (s for s in of_page(page) if containing in s.text)
     return found
@@ -55,3 +72,7 @@ def one(page, containing):
 def commands(snippet):
     """The commands of a console block, without what they answer."""
     return [line[2:] for line in snippet.text.splitlines() if line.startswith("$ ")]
+
+
+if __name__ == "__main__":
+    print("\n".join(faults()))
