@@ -97,12 +97,16 @@ chaos:  ## the fault suite: every step of the runner x every fault, a hostile Va
 	$(Q)tests/run matrix chaos
 
 .PHONY: model
-model:  ## the protocol's model, to its last state (spin)
+model:  ## the protocol's models, to their last state (spin)
 	$(Q)tests/model/run
 
 .PHONY: fuzz
 fuzz:  ## the parsers against random and mutated input
 	$(Q)tests/fuzz/run
+
+.PHONY: check-systemd
+check-systemd:  ## the Debian package under a real systemd, in an emulated Debian 13 (root, qemu; some 30 minutes)
+	$(Q)tests/service/run
 
 .PHONY: bench
 bench:  ## figures beside the floor of pgbench
@@ -194,4 +198,4 @@ clean:  ## remove what was built
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
 
--include $(shell find $(BUILD) -path $(BUILD)/deb -prune -o -name '*.d' -print 2>/dev/null)
+-include $(shell find $(BUILD) \( -path $(BUILD)/deb -o -path $(BUILD)/systemd \) -prune -o -name '*.d' -print 2>/dev/null)
