@@ -119,7 +119,7 @@ security() {
   awk -v s="$score" 'BEGIN { exit !(s != "" && s <= 2.5) }'
 }
 
-no_denials() { ! journalctl --no-pager -b | grep -aE 'SECCOMP|code=killed, status=31|apparmor="DENIED"'; }
+no_denials() { ! journalctl --no-pager -b | grep -aE 'type=1326|SECCOMP auid|status=31/SYS|apparmor="DENIED"'; }
 
 echo "systemd: $(systemctl --version | head -n 1); $(uname -r); $(umavez version 2>/dev/null | head -n 1)"
 check prepare prepare
