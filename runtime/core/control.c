@@ -13,7 +13,7 @@ struct control {
   struct loop *loop;
   char *name, *url;
   int64_t connect_timeout_ms, answer_timeout_ms;
-  bool prepare;
+  bool prepare, apart;
   char *limit; /* statement_timeout, or NULL */
   struct control_hooks hooks;
   struct pgconn *conn; /* NULL between two tries */
@@ -60,7 +60,7 @@ static void on_isolation(void *arg, struct pgresult *result) {
   c->told_down = false;
   backoff_reset(&c->backoff);
   err_clear(&c->why);
-  pgoutage_up(&c->outage);
+  if (!c->apart) pgoutage_up(&c->outage);
   c->hooks.on_up(c->hooks.arg);
 }
 
@@ -83,7 +83,7 @@ static void on_closed(void *arg, const struct err *why) {
   loop_timer_start(c->loop, &c->retry, backoff_next_ms(&c->backoff));
   if (c->told_down) return;
   c->told_down = true;
-  pgoutage_down(&c->outage, why);
+  if (!c->apart) pgoutage_down(&c->outage, why);
   if (c->hooks.on_down) c->hooks.on_down(c->hooks.arg, why);
 }
 
@@ -112,6 +112,7 @@ struct control *control_new(struct loop *loop, const struct control_options *o, 
   c->connect_timeout_ms = o->connect_timeout_ms;
   c->answer_timeout_ms = o->answer_timeout_ms;
   c->prepare = o->prepare;
+  c->apart = o->apart;
   if (o->statement_timeout_ms > 0) {
     char ms[24];
     snprintf(ms, sizeof ms, "%" PRId64, o->statement_timeout_ms);

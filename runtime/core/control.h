@@ -30,6 +30,7 @@ struct control_options {
   int64_t answer_timeout_ms; /* how long a silent server is waited for */
   bool prepare;
   int64_t statement_timeout_ms; /* 0: the session's; else of each statement, behind a pooler too */
+  bool apart; /* the worker does without it: its outages are no outages of PostgreSQL, and its owner's to tell */
 };
 
 /* Copies options and hooks. */

@@ -402,7 +402,7 @@ int door_ui_new(struct door *d, const struct door_ui_options *o, struct err *e) 
   list_init(&ui->asks);
   ui_stream_init(ui);
   if (!(ui->files = ui_files_new(o->dir, e))) return -1;
-  ui->db = ui_ask_connect(d->loop, o);
+  ui_ask_connect(ui, o);
   return 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "core/door_ui_internal.h"
+#include "io/pgoutage.h"
 
 enum { ANSWER_MS = UI_STATEMENT_MS * 2 }; /* a server that is silent, whatever its time-outs say */
 
@@ -15,20 +16,47 @@ struct ui_ask {
   void (*done_for)(struct ui *ui, struct pgresult *r);
 };
 
-static void on_up(void *arg) {
-  (void)arg;
+static const char operator_hint[] = "grant umavez_operator to the role of ui_database_url (or database_url), and migrate";
+
+/* 3F000, 42883, 42501, 42P01: the functions are not there, or not for this role. */
+static bool is_no_operator(const char *state) {
+  static const char *const states[] = {"3F000", "42883", "42501", "42P01"};
+
+  for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+    if (strcmp(states[i], state) == 0) return true;
+  return false;
 }
 
-struct control *ui_ask_connect(struct loop *loop, const struct door_ui_options *o) {
+/* Told at the start, and not to the first who tries to log in alone. */
+static void on_probe(struct ui *ui, struct pgresult *r) {
+  (void)ui;
+  if (!pgresult_ok(r) && is_no_operator(pgresult_err(r)->sqlstate))
+    log_err(LOG_ERROR_, "ui_not_allowed", pgresult_err(r), "hint", operator_hint, NULL);
+}
+
+static void on_up(void *arg) {
+  bool asked = ui_ask_for(arg, "SELECT 1 FROM umavez.ui_token(0, NULL)", on_probe);
+
+  (void)asked;
+}
+
+/* Others tell of a server that is away; a role or a password of our own that is wrong nobody else finds. */
+static void on_down(void *arg, const struct err *why) {
+  (void)arg;
+  if (why->class == ERR_INPUT) log_err(LOG_ERROR_, "ui_not_connected", why, "hint", pgoutage_hint(why), NULL);
+}
+
+void ui_ask_connect(struct ui *ui, const struct door_ui_options *o) {
   struct control_options options = {.name = "ui",
                                     .url = o->database_url,
                                     .connect_timeout_ms = o->connect_timeout_ms,
                                     .answer_timeout_ms = ANSWER_MS,
                                     .prepare = o->prepare,
-                                    .statement_timeout_ms = UI_STATEMENT_MS};
-  struct control_hooks hooks = {.on_up = on_up};
+                                    .statement_timeout_ms = UI_STATEMENT_MS,
+                                    .apart = true};
+  struct control_hooks hooks = {.on_up = on_up, .on_down = on_down, .arg = ui};
 
-  return control_new(loop, &options, &hooks);
+  ui->db = control_new(ui->door->loop, &options, &hooks);
 }
 
 static void on_answer(void *arg, struct pgresult *r) {
@@ -103,15 +131,6 @@ void ui_ask_end(struct ui *ui) {
     free(a);
 }
 
-/* 3F000, 42883, 42501, 42P01: the functions are not there, or not for this role. */
-static bool is_no_operator(const char *state) {
-  static const char *const states[] = {"3F000", "42883", "42501", "42P01"};
-
-  for (size_t i = 0; i < sizeof states / sizeof *states; i++)
-    if (strcmp(states[i], state) == 0) return true;
-  return false;
-}
-
 void ui_ask_failed(struct exchange *x, struct pgresult *r) {
   const struct err *e = pgresult_err(r);
 
@@ -120,8 +139,7 @@ void ui_ask_failed(struct exchange *x, struct pgresult *r) {
   } else if (strcmp(e->sqlstate, "57014") == 0) {
     ui_refuse(x, PROBLEM_UNAVAILABLE, "PostgreSQL took too long for this; ask for less", 2);
   } else if (is_no_operator(e->sqlstate)) {
-    log_err(LOG_ERROR_, "ui_not_allowed", e, "hint",
-            "grant umavez_operator to the role of ui_database_url (or database_url), and migrate", NULL);
+    log_err(LOG_ERROR_, "ui_not_allowed", e, "hint", operator_hint, NULL);
     ui_refuse(x, PROBLEM_UNAVAILABLE, "the role that the dashboard logs in as is no umavez_operator, or the database is not migrated",
               -1);
   } else {

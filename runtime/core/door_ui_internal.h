@@ -59,7 +59,7 @@ size_t ui_headers(struct http_header *to);
 enum { UI_HEADERS = 8 };
 
 /* ---- door_ui_ask.c ---- */
-struct control *ui_ask_connect(struct loop *loop, const struct door_ui_options *o);
+void ui_ask_connect(struct ui *ui, const struct door_ui_options *o);
 /* Asks; done(x, r) comes once, borrows r, unless x ends before. Refuses x itself when that cannot be. */
 void ui_ask(struct exchange *x, const char *sql, int nparams, const char *const *values,
             void (*done)(struct exchange *x, struct pgresult *r));

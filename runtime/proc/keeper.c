@@ -63,7 +63,7 @@ static void on_up(void *arg) {
 
 static void open_connection(struct keeper *k) {
   struct control_options options = {"keeper", k->url, k->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
-                                    k->conf->prepare, 0};
+                                    k->conf->prepare, 0, false};
   struct control_hooks hooks = {.on_up = on_up, .arg = k};
 
   k->control = control_new(k->loop, &options, &hooks);

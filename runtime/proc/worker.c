@@ -356,7 +356,7 @@ static void make_source(struct worker *w, const struct queues *queues) {
       sched_on_taken, sched_on_more, sched_held, sched_on_ordered, sched_on_look, w->sched};
 
   struct source_postgres_options options = {
-      .connection = {"leases", w->conf->database_url, w->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS, w->conf->prepare, 0},
+      .connection = {"leases", w->conf->database_url, w->conf->connect_timeout_ms, ANSWER_TIMEOUT_MS, w->conf->prepare, 0, false},
       .worker_id = w->worker_id,
       .queues = (const char *const *)queues->names,
       .weights = queues->weights,
@@ -474,7 +474,7 @@ struct worker *worker_new(struct loop *loop, const struct conf *conf, const stru
                           const struct worker_program *program, const struct worker_hooks *hooks, struct err *e) {
   struct worker *w = xcalloc(1, sizeof *w);
   struct control_options verdicts = {"verdicts", conf->database_url, conf->connect_timeout_ms, ANSWER_TIMEOUT_MS,
-                                     conf->prepare, 0};
+                                     conf->prepare, 0, false};
   struct control_hooks verdict_hooks = {.on_up = on_verdicts_up, .on_down = on_verdicts_down, .arg = w};
   struct sched_options sched_options = {
       .pool_size = (int)conf->pool_size, .queue = conf->queue, .prefetch = (int)conf->prefetch};

@@ -10,6 +10,7 @@ import pytest
 from support.http import Connection, make_token, request_octets, start_door
 from support import snippets
 from support.procs import wait_until
+from support.servers import PgBouncer
 from support.ui import Dashboard, Stream
 
 XSS = "<img src=x onerror=alert(1)>\"'&</script>\u2028"
@@ -331,11 +332,33 @@ def test_a_role_that_is_no_operator_is_told(lab):
     wait_until(lambda: "away" not in ui.log_in(token).json["detail"], 30, "its connection")
     answer = ui.log_in(token)
     assert answer.problem == "unavailable" and "umavez_operator" in answer.json["detail"]
-    assert worker.wait_event("ui_not_allowed")["hint"]
+    assert "umavez_operator" in worker.wait_event("ui_not_allowed")["hint"]
+
+
+def test_a_connection_that_cannot_be_is_told(lab):
+    worker, port = start_door(lab.env, ui="read", ui_database_url=lab.env.db.url("nobody_at_all"))
+    assert "nobody_at_all" in worker.wait_event("ui_not_connected")["message"]
+    assert lab.done(lab.enqueue("e2.t_run", {"lua": "effect() return {}"})).status == "completed"
+    assert not [line for line in worker.text().splitlines() if "postgres_down" in line]
 
 
 def test_a_slow_question_harms_nobody(ui, lab):
     """A page's question that waits is ended after its time; meanwhile handlers run, and the door answers."""
+    slow_question(ui, lab)
+
+
+def test_through_a_pooler(own_lab):
+    """PgBouncer in transaction mode: nothing rests on the session, the time-out of statements neither."""
+    own_lab.sql("GRANT umavez_operator TO app_worker")
+    own_lab.allow("sessions")
+    pooler = own_lab.env.closing(PgBouncer(own_lab.env.pg, pool_size=4))
+    ui = Dashboard(own_lab, ui_database_url=own_lab.env.db.url(host=pooler.socket_dir, port=pooler.port))
+    assert ui.act("pause", "default").json == {"result": "changed"} and ui.act("resume", "default").json == {"result": "changed"}
+    assert ui.get("overview").json["workers"] == 1 and Stream(ui).event()["db"]["workers"] == 1
+    slow_question(ui, own_lab)
+
+
+def slow_question(ui, lab):
     blocker = lab.env.db.connect(autocommit=False)
     with blocker.cursor() as cursor:
         cursor.execute("LOCK TABLE umavez.audit IN ACCESS EXCLUSIVE MODE")

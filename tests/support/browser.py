@@ -36,7 +36,7 @@ class Browser:
         for flag in FLAGS + [f"--user-data-dir={self.home}"] + (["--no-sandbox"] if os.geteuid() == 0 else []):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(service=webdriver.chrome.service.Service(_need("chromedriver"), log_path=os.devnull), options=options)
+        self.driver = webdriver.Chrome(service=webdriver.chrome.service.Service(_need("chromedriver")), options=options)
         self.size(1280, 900)
 
     def close(self):
