@@ -164,7 +164,7 @@ BEGIN
                      'enqueued_at', (t.r).enqueued_at, 'run_at', (t.r).run_at, 'worker_id', (t.r).worker_id)
                    ORDER BY (t.r).run_at, (t.r).run_id), count(*)
     INTO v_rows, v_seen FROM fitting t;
-  RETURN jsonb_build_object('rows', coalesce(v_rows, '[]'), 'next', NULL, 'more', v_seen > p_limit);
+  RETURN jsonb_build_object('rows', coalesce(v_rows, '[]') - p_limit, 'next', NULL, 'more', v_seen > p_limit);
 END $fn$;
 
 -- ui_runs: a list of runs: state (available, running, completed, failed_permanent, discarded; none: all that have ended), task, queue,
@@ -236,7 +236,7 @@ BEGIN
    WHERE p.parts IS NOT NULL;
 END $fn$;
 
--- ui_find: a run's id, a key's digest, a key as a task's args have it, or a tenant's id: what there is. A key of a tenant's is looked
+-- ui_find: a run's id, a key's digest, a key as a task's args have it, a tenant's id, a task's or a queue's name: what there is. A key of a tenant's is looked
 -- for under each tenant that has any key, 1000 of them at most, or under the one that is named.
 CREATE OR REPLACE FUNCTION umavez.ui_find(p_text text, p_task text, p_tenant bigint) RETURNS jsonb
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
@@ -275,7 +275,9 @@ BEGIN
                                       'updated_at', x.updated_at) ORDER BY x.updated_at DESC)
     INTO v_keys FROM (SELECT * FROM found LIMIT 50) x;
   RETURN jsonb_build_object('run', v_run, 'keys', coalesce(v_keys, '[]'),
-                            'tenant', CASE WHEN p_text ~ '^[0-9]{1,18}$' THEN p_text END);
+                            'tenant', CASE WHEN p_text ~ '^[0-9]{1,18}$' THEN p_text END,
+                            'task', (SELECT t.name FROM umavez.tasks t WHERE t.name = p_text),
+                            'queue', (SELECT t.queue FROM umavez.tasks t WHERE t.queue = p_text LIMIT 1));
 END $fn$;
 
 -- ---- pages ----

@@ -79,6 +79,22 @@ def test_the_stream(ui, lab):
     assert ui.get("session").status == 200
 
 
+def test_a_stream_beats_while_it_waits(ui, lab):
+    stream = Stream(ui)
+    stream.event()
+    blocker = lab.env.db.connect(autocommit=False)
+    try:
+        with blocker.cursor() as cursor:
+            cursor.execute("LOCK TABLE umavez.workers IN ACCESS EXCLUSIVE MODE")
+        while b": beat" not in stream.text:
+            assert stream.more()
+        stream.event("away")
+    finally:
+        blocker.rollback()
+        blocker.close()
+    stream.event()
+
+
 def test_streams_are_bounded_and_end_with_the_drain(lab):
     ui = Dashboard(lab, workers=1)
     streams = [Stream(ui) for _ in range(32)]

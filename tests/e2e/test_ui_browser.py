@@ -145,6 +145,10 @@ def test_search(browser, ui, lab):
     browser.one("#q").send_keys("1\n")
     browser.wait("#find-tenant").click()
     browser.until(lambda: browser.all(f"#run-{dead}"), "the tenant's runs")
+    browser.one("#q").clear()
+    browser.one("#q").send_keys("e2.t_once\n")
+    browser.wait("#find-task").click()
+    browser.until(lambda: browser.all(f"#run-{dead}"), "the task's runs")
 
 
 def test_it_goes_on_looking_by_itself(browser, ui, lab):
@@ -213,6 +217,20 @@ def test_acts_by_keyboard_and_mouse(browser, ui, lab):
     for told in ("Retry", "Discard", "Resume", "Cancel", "Pause", "a look at the bank", "maria (ui token"):
         assert told in text
     lab.env.wait_finished([dead])
+
+
+def test_what_is_equal_stays_in_its_place(browser, ui, lab):
+    """The queues' page is drawn anew with each overview: a button under the finger, and a row that somebody reads, are still there."""
+    lab.sql("SELECT umavez.enqueue('x.y', queue => 'x.waiting')")           # its age changes all the time
+    browser.open(ui)
+    browser.go("/queues")
+    browser.wait("[id='act-x.waiting']")
+    browser.js("""window.kept = [document.getElementById('act-x.waiting'), document.querySelector('#view tbody tr')];
+                  window.age = document.getElementById('view').innerText""")
+    browser.one("[id='act-x.waiting']").send_keys("")
+    browser.until(lambda: browser.js("return document.getElementById('view').innerText !== window.age"), "another age")
+    assert browser.js("return window.kept.map((e) => e.isConnected)") == [True, True] and browser.focused() == "act-x.waiting"
+    lab.sql("DELETE FROM umavez.runs WHERE queue = 'x.waiting'")
 
 
 def test_who_may_only_look_has_no_buttons(browser, ui, lab):

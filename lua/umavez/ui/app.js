@@ -1,5 +1,5 @@
 // app: which page the address means, and when it is drawn anew. A page is {load(params, signal) → data, draw(data, params, again) → nodes,
-// every: milliseconds or 0}; the overview draws itself from the stream. Addresses are #/PAGE/ID?filters, so that the server knows one page.
+// every: milliseconds or 0, live(overview) → data}: what the stream of overviews tells of it is drawn as it comes. Addresses are #/PAGE/ID?filters, so that the server knows one page.
 
 import * as api from "./api.js";
 import { h, isBusy, swap } from "./dom.js";
@@ -39,16 +39,18 @@ function show(nodes, place) {
   swap(place, nodes);
 }
 
-/** Asks and draws; quietly: somebody reads already, and is not to be disturbed without need. */
+/** quietly: somebody reads already, and is not to be disturbed without need. */
+function present(mine, data, quietly) {
+  const text = JSON.stringify(data);
+  if (mine !== current || (quietly && (text === mine.text || isBusy(mine.place)))) return;
+  mine.text = text;
+  show(mine.view.draw(data, mine.params, { session, again: () => refresh(mine, false) }), mine.place);
+}
+
 async function refresh(mine, quietly) {
   if (quietly && isBusy(mine.place)) return;
   try {
-    const data = await mine.view.load(mine.params, mine.controller.signal);
-    if (mine !== current) return;
-    const text = JSON.stringify(data);
-    if (quietly && (text === mine.text || isBusy(mine.place))) return;
-    mine.text = text;
-    show(mine.view.draw(data, mine.params, { session, again: () => refresh(mine, false) }), mine.place);
+    present(mine, await mine.view.load(mine.params, mine.controller.signal), quietly);
   } catch (error) {
     if (mine !== current || error.name === "AbortError" || quietly) return;
     if (!(error instanceof api.Refused) && !(error instanceof TypeError)) throw error;
@@ -77,7 +79,7 @@ async function navigate(event) {
   current = mine;
   document.title = `${title} · umavez`;
   markPage(page === "run" ? "runs" : page);
-  swap(main, h("div", { class: "heading" }, heading, view.tools ? view.tools(params) : null), place);
+  main.replaceChildren(h("div", { class: "heading" }, heading, view.tools ? view.tools(params) : null), place);
   if (event) heading.focus({ preventScroll: true });
   if (event) scrollTo(0, 0);
   await refresh(mine, false);
@@ -101,6 +103,9 @@ function ask(why) {
   }, why);
 }
 
+live.events.addEventListener("overview", ({ detail }) => {
+  if (current?.view.live && !document.hidden && current.text) present(current, current.view.live(detail), true);
+});
 api.events.addEventListener("ended", () => ask(session ? "login.ended" : null));
 addEventListener("hashchange", (event) => session && navigate(event));
 
@@ -109,7 +114,7 @@ async function open() {
     start(await api.session());
   } catch (error) {
     if (error instanceof api.Refused && error.status === 401) return;
-    swap(document.body, h("main", { id: "main" }, h("p", { class: "fault", role: "alert" }, explain(error))));
+    document.body.replaceChildren(h("main", { id: "main" }, h("p", { class: "fault", role: "alert" }, explain(error))));
     setTimeout(open, 3000);
   }
 }

@@ -19,13 +19,43 @@ function fill(element, attributes, children) {
 export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-/** Replaces what is in a container; who had the focus there has it again, by its id. */
+// What has listeners of its own, or a state: kept only when all of it is equal, or (data-own) never.
+const WHOLE = "button, a, input, select, textarea, details, svg, form";
+
+function renew(old, next) {
+  const own = next instanceof Element && next.matches("[data-own]");
+  if (!own && old.isEqualNode(next)) return;
+  const alike = old instanceof Element && next instanceof Element && old.tagName === next.tagName;
+  if (own || !alike || next.matches(WHOLE)) {
+    old.replaceWith(next);
+    return;
+  }
+  for (const { name } of [...old.attributes]) if (!next.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of next.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  renewChildren(old, [...next.childNodes]);
+}
+
+function renewChildren(container, next) {
+  const old = [...container.childNodes];
+  next.forEach((node, i) => (i < old.length ? renew(old[i], node) : container.append(node)));
+  old.slice(next.length).forEach((node) => node.remove());
+}
+
+/**
+ * Puts nodes into a container in place of what is there. What is there and equal stays, so that a click or a reader in the middle of it
+ * is not lost; who had the focus in what is replaced has it again, by its id.
+ */
 export function swap(container, ...nodes) {
   const focused = container.contains(document.activeElement) ? document.activeElement.id : "";
-  container.replaceChildren(...nodes.flat(Infinity).filter((n) => n !== null && n !== undefined && n !== false));
+  renewChildren(container, nodes.flat(Infinity).filter((n) => n !== null && n !== undefined && n !== false));
   const again = focused && document.getElementById(focused);
-  if (again) again.focus({ preventScroll: true });
+  if (again && again !== document.activeElement) again.focus({ preventScroll: true });
 }
+
+// A press that has not ended is a click that is still to come.
+let pressed = false;
+addEventListener("pointerdown", () => { pressed = true; }, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => { pressed = false; }), true);
 
 /** Whether somebody reads or works in there just now, so that it had better stay as it is. */
 export function isBusy(container) {
@@ -33,7 +63,7 @@ export function isBusy(container) {
   const selecting = selection && !selection.isCollapsed && container.contains(selection.anchorNode);
   const open = document.querySelector("dialog[open]");
   const control = document.activeElement;
-  return Boolean(selecting || open || (container.contains(control) && /^(SELECT|INPUT|TEXTAREA)$/.test(control.tagName)));
+  return Boolean(pressed || selecting || open || (container.contains(control) && /^(SELECT|INPUT|TEXTAREA)$/.test(control.tagName)));
 }
 
 /**

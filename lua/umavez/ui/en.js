@@ -267,6 +267,8 @@ export default {
   "find.keys.updated": "Last changed",
   "find.keys.digest": "Digest",
   "find.tenant": "Runs of tenant {id}",
+  "find.task": "Runs of the task {name}",
+  "find.queue": "Runs of the queue {name}",
   "find.nothing": "No run has this id, and no key of a registered task fits it.",
   "find.how": "Keys are found as the args have them (a text, a number, or a JSON array of several parts), or by their digest of 64 hexadecimal digits.",
 };

@@ -267,6 +267,8 @@ export default {
   "find.keys.updated": "Última mudança",
   "find.keys.digest": "Digest",
   "find.tenant": "Execuções do tenant {id}",
+  "find.task": "Execuções da tarefa {name}",
+  "find.queue": "Execuções da fila {name}",
   "find.nothing": "Nenhuma execução tem este id, e nenhuma chave de tarefa registrada corresponde.",
   "find.how": "Chaves são encontradas como estão nos argumentos (um texto, um número, ou um array JSON de várias partes), ou por seu digest de 64 dígitos hexadecimais.",
 };

@@ -1,7 +1,7 @@
 // shell: what stands around every page: header, navigation, search, the place for messages. And the log-in.
 
 import * as api from "./api.js";
-import { h, swap } from "./dom.js";
+import { h } from "./dom.js";
 import { LANGUAGES, language, setLanguage, t } from "./i18n.js";
 import * as live from "./live.js";
 
@@ -74,7 +74,7 @@ export function frame(session, redraw) {
   const main = h("main", { id: "main", tabindex: "-1" });
   const { dot, draw } = state();
   drawState = draw;
-  swap(document.body,
+  document.body.replaceChildren(
     h("a", { class: "skip", href: "#main", onclick: (e) => {
       e.preventDefault();
       main.focus();
@@ -121,7 +121,7 @@ export function loginPage(done, why) {
   h("div", { id: "login-how", class: "hint" }, h("p", {}, t("login.how")),
     h("code", {}, "umavez token create --platform --scope ui --name maria")),
   fault, go);
-  swap(document.body, h("header", {}, h("div", { class: "bar" }, brand(), h("div", { class: "who" }, languages(() => loginPage(done, why))))),
+  document.body.replaceChildren( h("header", {}, h("div", { class: "bar" }, brand(), h("div", { class: "who" }, languages(() => loginPage(done, why))))),
     h("main", { id: "main" }, form));
   document.title = `${t("login.title")} · umavez`;
   token.focus();

@@ -1,4 +1,4 @@
-// The search: a run's id, a key or its digest, a tenant's id.
+// The search: a run's id, a key or its digest, a tenant's id, a task's or a queue's name.
 
 import { read } from "./api.js";
 import { h, table } from "./dom.js";
@@ -26,7 +26,10 @@ export function draw(data, params) {
     return [];
   }
   const nothing = data.keys.length === 0;
+  const named = data.tenant || data.task || data.queue;
   return h("section", { class: "card" }, h("p", {}, t("find.for", { q: params.q || "" })),
     data.tenant ? h("p", {}, h("a", { id: "find-tenant", href: `#/runs?tenant=${data.tenant}` }, t("find.tenant", { id: data.tenant }))) : null,
-    nothing ? h("p", { class: "empty" }, t("find.nothing")) : keys(data.keys), h("p", { class: "hint" }, t("find.how")));
+    data.task ? h("p", {}, h("a", { id: "find-task", href: `#/runs?task=${encodeURIComponent(data.task)}` }, t("find.task", { name: data.task }))) : null,
+    data.queue ? h("p", {}, h("a", { id: "find-queue", href: `#/runs?queue=${encodeURIComponent(data.queue)}` }, t("find.queue", { name: data.queue }))) : null,
+    nothing ? named ? null : h("p", { class: "empty" }, t("find.nothing")) : keys(data.keys), h("p", { class: "hint" }, t("find.how")));
 }

@@ -66,7 +66,7 @@ addEventListener("resize", update);
 
 export function draw() {
   parts = { charts: charts(), tiles: h("dl", { class: "tiles" }), busiest: h("section", { class: "card" }) };
-  parts.place = h("div", {}, parts.tiles, h("div", { class: "charts" }, parts.charts.map((c) => c.element)), parts.busiest);
+  parts.place = h("div", { "data-own": true }, parts.tiles, h("div", { class: "charts" }, parts.charts.map((c) => c.element)), parts.busiest);
   requestAnimationFrame(update);
   return parts.place;
 }

@@ -6,8 +6,10 @@ import { h, table } from "./dom.js";
 import { bounded, number, seconds, t } from "./i18n.js";
 
 export const title = () => t("queues.title");
-export const every = 3000;
+export const every = 10000;
 export const load = (params, signal) => read("queues", {}, signal);
+/** What the stream tells of it. */
+export const live = ({ db }) => ({ bounded_at: db.bounded_at, rows: db.queues });
 
 export function draw(data, params, context) {
   const state = (q) => (q.paused_at ? h("span", { class: "state paused" }, t("queues.paused", { who: q.paused_by, reason: q.reason || "–" }))

@@ -83,7 +83,7 @@ function args({ run }) {
   };
   place.append(h("p", { class: "hint" }, t(run.args_kept ? "run.args.why" : "run.args.gone")),
     run.args_kept ? h("button", { type: "button", id: "show-args", onclick: show }, t("run.args.show")) : "");
-  return h("section", { class: "card", "aria-labelledby": "args" }, h("h2", { id: "args" }, t("run.args")), place);
+  return h("section", { class: "card", "data-own": true, "aria-labelledby": "args" }, h("h2", { id: "args" }, t("run.args")), place);
 }
 
 function acts(run, context) {

@@ -22,10 +22,21 @@ export function leave() {
   walking = false;
 }
 
+const KNOWN_MS = 60000;
+let known = { at: -KNOWN_MS, tasks: [], queues: [] }; // what the filters offer; it hardly changes
+
+async function offers(signal) {
+  if (performance.now() - known.at >= KNOWN_MS) {
+    const [tasks, queues] = await Promise.all([read("tasks", {}, signal), read("queues", {}, signal)]);
+    known = { at: performance.now(), tasks: tasks.rows.map((r) => r.task), queues: queues.rows.map((r) => r.queue) };
+  }
+  return known;
+}
+
 export async function load(params, signal) {
   if (walking) throw new DOMException("walking", "AbortError");
-  const [runs, tasks, queues] = await Promise.all([read("runs", wanted(params), signal), read("tasks", {}, signal), read("queues", {}, signal)]);
-  return { runs, tasks: tasks.rows.map((r) => r.task), queues: queues.rows.map((r) => r.queue) };
+  const [runs, { tasks, queues }] = await Promise.all([read("runs", wanted(params), signal), offers(signal)]);
+  return { runs, tasks, queues };
 }
 
 function choice(name, value, options, label) {
@@ -114,7 +125,7 @@ function history(params, first) {
   }
   draw();
   if (rows.length === 0 && next) back();
-  return h("section", {}, place, foot);
+  return h("section", { "data-own": true }, place, foot);
 }
 
 export function draw(data, params) {

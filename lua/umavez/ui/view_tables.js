@@ -82,7 +82,7 @@ const audit = {
   draw(data, params) {
     const rows = data.rows;
     let next = data.next;
-    const place = h("div", { class: "card" });
+    const place = h("div", { class: "card", "data-own": true });
     const draw = () => swap(place, auditTable(rows), next ? h("button", { type: "button", id: "more", onclick: more }, t("more")) : null);
     async function more() {
       try {
