@@ -141,6 +141,7 @@ install: all man  ## install below PREFIX (DESTDIR is put before it): program, l
 	$(Q)$(DATA) | while read -r f; do install -D -m 644 $$f $(SHARE)/$$f || exit 1; done
 	$(Q)install -D -m 644 -t $(SHARE)/contrib contrib/grafana-dashboard.json contrib/alerts.yml
 	$(Q)install -D -m 644 -t $(DOC) docs/*.md README.md README.pt-BR.md CHANGELOG.md LICENSE
+	$(Q)install -D -m 644 -t $(DOC)/ui docs/ui/*.png
 	$(Q)install -D -m 644 -t $(MAN) $(BUILD)/umavez.1
 	$(Q)install -d $(DESTDIR)$(UNIT_DIR)
 	$(Q)sed 's|/usr/local/bin/|$(PREFIX)/bin/|' contrib/umavez.service >$(DESTDIR)$(UNIT_DIR)/umavez.service
