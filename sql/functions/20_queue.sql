@@ -95,7 +95,7 @@ BEGIN
   RETURN v_run_id;
 END $fn$;
 
--- What callers of enqueue named a run_id for, after the INSERT; p_new are the ids that it has inserted. Takes those away again that
+-- What callers of enqueue named a run_id for, after the INSERT; p_new, of p_ids, are those that it has inserted. Takes those away again that
 -- have ended before (looked up after the INSERT, which waits for whoever is just ending the run, so that none is both live and
 -- finished), and raises UV003 for other content. Gives the number of runs that stay newly enqueued.
 CREATE OR REPLACE FUNCTION umavez.settle_enqueued(
@@ -139,7 +139,7 @@ DECLARE
   v_now constant timestamptz := clock_timestamp();
   v_limits constant boolean := EXISTS (SELECT FROM umavez.limits);
   v_bad jsonb; v_new uuid[]; v_count bigint; v_due boolean;
-  v_ids uuid[]; v_tasks text[]; v_tenants bigint[]; v_args jsonb[];                        -- those that came with an id
+  v_ids uuid[]; v_tasks text[]; v_tenants bigint[]; v_args jsonb[];                        -- all, if any came with an id
 BEGIN
   SELECT e INTO v_bad FROM jsonb_array_elements(enqueue_many.runs) e
    WHERE jsonb_typeof(e) <> 'object' OR e->>'task' IS NULL
@@ -170,7 +170,7 @@ BEGIN
   SELECT m.ids, m.many, m.due, n.ids, n.tasks, n.tenants, n.args INTO v_new, v_count, v_due, v_ids, v_tasks, v_tenants, v_args
     FROM (SELECT array_agg(k.run_id) AS ids, count(*) AS many, bool_or(k.run_at <= clock_timestamp()) AS due FROM made k) m,
          (SELECT array_agg(w.run_id) AS ids, array_agg(w.task) AS tasks, array_agg(w.tenant_id) AS tenants, array_agg(w.args) AS args
-            FROM wanted w WHERE w.named) n;
+            FROM wanted w WHERE EXISTS (SELECT FROM wanted k WHERE k.named)) n;
   IF v_ids IS NOT NULL THEN
     v_count := umavez.settle_enqueued(v_ids, v_tasks, v_tenants, v_args, coalesce(v_new, '{}'));
   END IF;

@@ -86,6 +86,19 @@ def test_E05_a_run_id_with_other_content_is_an_error(sql, other, ended):
     assert sql.q("SELECT * FROM umavez.runs") + sql.q("SELECT * FROM umavez.finished_runs") == before
 
 
+@pytest.mark.parametrize("beside", [[{"task": "t.b"}] * 3, [{"task": "t.b", "run_id": uid()}]], ids=["without ids", "with ids"])
+@pytest.mark.parametrize("twice", [False, True], ids=["live", "in the same call"])
+def test_E05_other_content_is_found_beside_new_runs(sql, beside, twice):
+    same = {"task": "t.a", "args": {"x": 1}, "tenant_id": 1, "run_id": uid()}
+    if not twice:
+        sql.enqueue_many(json.dumps([same]))
+    before = sql.q("SELECT * FROM umavez.runs")
+    with pytest.raises(psycopg2.Error) as caught:
+        sql.enqueue_many(json.dumps([same] * twice + [{**same, "args": {"x": 2}}] + beside))
+    assert caught.value.pgcode == "UV003" and sql.q("SELECT * FROM umavez.runs") == before
+    assert sql.enqueue_many(json.dumps([same] + beside)) == len(beside) + twice
+
+
 def test_E05_a_finished_run_is_not_enqueued_again(sql):
     run = uid()
     sql.enqueue("t.a", '{"x": 1}', 1, run)
