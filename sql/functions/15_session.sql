@@ -2,13 +2,15 @@
 -- with the caller's rights (RESET ROLE would be refused otherwise) and without settings of their own, which would undo what they reset;
 -- each is one statement where plain SQL needs three or more.
 
--- temporary_left: whether the session has temporary objects.
+-- temporary_left: whether the session has temporary objects: relations, types, functions, …. Whatever a schema holds depends on it.
 CREATE OR REPLACE FUNCTION umavez.temporary_left() RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $fn$
 BEGIN
   IF pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.=) 0 THEN
     RETURN false;
   END IF;
-  RETURN EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema());
+  RETURN EXISTS (SELECT FROM pg_catalog.pg_depend d
+                  WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid
+                    AND d.refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema());
 END $fn$;
 
 -- reset_session: at the end of a transaction. Frees session-level advisory locks, too. True: there is something that is rare and dearer

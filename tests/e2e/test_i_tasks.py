@@ -171,11 +171,17 @@ LEFT = {
     "shared advisory lock": ("SELECT pg_advisory_lock_shared(7)", "SELECT NOT EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objid = 7) AS clean"),
     "umavez.tenant_id": ("SELECT set_config('umavez.tenant_id', '49', false)", "SELECT coalesce(current_setting('umavez.tenant_id', true), '') IN ('', '1') AS clean"),
     "temporary table": ("SELECT make_temp()", "SELECT to_regclass('pg_temp.left_over') IS NULL AS clean"),
+    "temporary view": ("SELECT make_temp_view()", "SELECT to_regclass('pg_temp.left_over') IS NULL AS clean"),
+    "temporary type": ("SELECT make_temp_type()", "SELECT to_regtype('pg_temp.left_over') IS NULL AS clean"),
+    "temporary function": ("SELECT make_temp_function()", "SELECT to_regproc('pg_temp.left_over') IS NULL AS clean"),
     "listen": ("SELECT make_listen()", "SELECT NOT EXISTS (SELECT FROM pg_listening_channels() c WHERE c = 'left_over') AS clean"),
     "cursor": ("SELECT make_cursor()", "SELECT NOT EXISTS (SELECT FROM pg_cursors WHERE name = 'left_over') AS clean"),
 }
 MAKERS = """
 CREATE FUNCTION make_temp() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE TEMP TABLE left_over (n int); END $$;
+CREATE FUNCTION make_temp_view() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE TEMP VIEW left_over AS SELECT 1; END $$;
+CREATE FUNCTION make_temp_type() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE DOMAIN pg_temp.left_over AS int CHECK (value < 9); END $$;
+CREATE FUNCTION make_temp_function() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE FUNCTION pg_temp.left_over() RETURNS int LANGUAGE sql AS 'SELECT 1'; END $$;
 CREATE FUNCTION make_listen() RETURNS void LANGUAGE plpgsql AS $$ BEGIN LISTEN left_over; END $$;
 CREATE FUNCTION make_cursor() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DECLARE left_over CURSOR WITH HOLD FOR SELECT 1'; END $$;
 """
