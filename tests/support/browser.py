@@ -6,6 +6,7 @@
 """
 import os
 import shutil
+import subprocess
 
 from . import procs
 from .procs import wait_until
@@ -24,6 +25,11 @@ def _need(name):
     return found
 
 
+def _can_sandbox():
+    """Chromium's sandbox wants an ordinary user, and namespaces that not every place gives (a chroot does not). Only our own pages are opened."""
+    return os.geteuid() != 0 and subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True).returncode == 0
+
+
 class Browser:
     def __init__(self):
         try:
@@ -33,7 +39,7 @@ class Browser:
         self.home = procs.private_dir("br-")
         options = webdriver.ChromeOptions()
         options.binary_location = _need("chromium")
-        for flag in FLAGS + [f"--user-data-dir={self.home}"] + (["--no-sandbox"] if os.geteuid() == 0 else []):
+        for flag in FLAGS + [f"--user-data-dir={self.home}"] + ([] if _can_sandbox() else ["--no-sandbox"]):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(service=webdriver.chrome.service.Service(_need("chromedriver")), options=options)
