@@ -116,6 +116,13 @@ bench:  ## figures beside the floor of pgbench
 bench-door:  ## the HTTP door under 3000 connections; figures for docs/http.md with BENCHFLAGS=--write
 	$(Q)$(MAKE) all && tests/bench/door $(BENCHFLAGS)
 
+# The peers' tool and what it installs (npm) are not part of this tree.
+PEERS ?= ../shared/peers/bench
+
+.PHONY: bench-peers
+bench-peers:  ## umavez beside Graphile Worker and pg-boss on the same work; PEERS=TOOL, BENCH_PEERS=NAME:MODE,…
+	$(Q)$(MAKE) all && $(PEERS) install && tests/bench/run --peers $(PEERS) $(BENCHFLAGS)
+
 .PHONY: bench-smoke
 bench-smoke:  ## the benchmark, tiny: crashes and correctness only
 	$(Q)$(MAKE) all && tests/bench/run --smoke
