@@ -223,6 +223,9 @@ def test_what_an_operator_orders(lab):
     assert most(lab) == 1
     shown = {(row["kind"], row["name"]): row for row in map(json.loads, lab.cli("limit", "--json").out.splitlines())}
     assert (shown["task", "e2.t_limited"]["limit"], shown["task", "e2.t_limited"]["declared"], shown["task", "e2.t_limited"]["used"]) == (1, 4, 0)
+    slip = lab.cli("limit", "task", "e2.t_limitd", "1")
+    assert slip.code == 0 and 'did you mean "e2.t_limited"' in slip.err and "so far" not in done.err, (done, slip)
+    assert lab.cli("limit", "task", "e2.t_limitd", "declared").code == 0
     assert lab.cli("limit", "task", "e2.t_limited", "declared").code == 0
     assert lab.cli("limit", "queue", "narrow", "2").code == 0
     all_done(lab, some(lab, TENANT, 12, first=100))

@@ -10,6 +10,7 @@ import uuid
 import pytest
 
 from lab import GATES, OWNERS, TASKS, digest
+from support import snippets
 from test_command_line import mistake, umavez
 
 LISTENING = pytest.mark.parametrize("listen", [True, False], ids=["notified", "behind a pooler"])    # False: learns of orders by its renewals
@@ -79,9 +80,10 @@ def test_pausing_gives_back_what_has_not_begun(lab, owner, listen):
     assert {lab.done(run).status for run in runs} == {"completed"}
 
 
-def test_pausing_an_unknown_queue_says_so(lab):
+@pytest.mark.parametrize("command", [["pause", "e2_elsewere"], ["limit", "queue", "e2_elsewere", "3"]], ids=lambda command: command[0])
+def test_pausing_or_limiting_an_unknown_queue_says_so(lab, command):
     lab.sql("SELECT umavez.enqueue('e2.t_elsewhere', queue => 'e2_elsewhere')")
-    done = lab.cli("pause", "e2_elsewere")
+    done = lab.cli(*command)
     assert done.code == 0 and 'did you mean "e2_elsewhere"' in done.err
     lab.sql("DELETE FROM umavez.runs")
 
@@ -225,6 +227,28 @@ def test_retrying_many_in_batches(lab):
     assert lab.value("SELECT count(*) FROM umavez.runs") == 450
     assert [len(act["detail"]["runs"]) for act in acts(lab)] == [50, 200, 200]
     lab.sql("DELETE FROM umavez.runs")
+
+
+def test_discarding_many_in_batches(lab):
+    """And the query of docs/operations.md, which says of what the failed runs have died."""
+    lab.worker()
+    lab.until(lambda: lab.value("SELECT count(*) FROM umavez.tasks WHERE name = 'e2.t_run'") == 1, 30, "the task to be known")
+    lab.sql("""INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, args, deliveries, enqueued_at, finished_at)
+               SELECT gen_random_uuid(), CASE WHEN n <= 20 THEN 'e2.t_key' ELSE 'e2.t_run' END, 1, 'default', 2, 'failed_permanent', false,
+                      jsonb_build_object('code', CASE WHEN n % 2 = 0 THEN 'error' ELSE 'declined' END), '{}', 1, now(), now() - CASE WHEN n > 440 THEN interval '3 hours' ELSE '0' END
+                 FROM generate_series(1, 450) AS n""")
+    why = snippets.one("docs/operations.md", "outcome->>'code'").text
+    assert [tuple(row)[:3] for row in lab.sql(why)] == [("e2.t_run", "declined", 215), ("e2.t_run", "error", 215), ("e2.t_key", "declined", 10), ("e2.t_key", "error", 10)]
+    assert lab.cli("discard", "--failed", "--task", "e2.t_run", "--since", "1h", "--reason", "INC-1").out == "420 runs are discarded\n"
+    assert lab.value("SELECT count(*) FROM umavez.finished_runs WHERE discarded_at IS NULL") == 30
+    assert {(act["action"], act["reason"]) for act in acts(lab)} == {("discard", "INC-1")} and len(acts(lab)) == 420
+    assert lab.cli("discard", "--failed", "--task", "e2.t_run", "--since", "1h").out == "0 runs are discarded\n"
+    assert json.loads(lab.cli("discard", "--failed", "--since", "1h", "--json").out) == {"discarded": 20}
+    for words in ([], ["--failed"], ["--task", "e2.t_run"], [str(uuid.uuid4()), "--failed", "--since", "1h"]):
+        refused = lab.cli("discard", *words)
+        assert refused.code == 2 and "--failed [--task TASK] [--since 1h]" in refused.err, refused
+    slip = lab.cli("discard", "--failed", "--task", "e2.t_rum")
+    assert slip.code == 1 and "e2.t_run" in slip.err, slip
 
 
 # --- forget -----------------------------------------------------------------------------------------------------------------------------

@@ -66,9 +66,9 @@ local function note_unknown(db, tasks, declared)
   end
   for task in pairs(#names > 0 and tasks or {}) do
     if not registered[task] and (next(registered) or not declared[task]) then
-      cli.note("no worker has registered the task %s so far%s%s", task,
-        declared[task] and "" or ", and no manifest here declares it",
-        declared[task] and "" or cli.did_you_mean(task, names))
+      cli.note("no worker has registered the task %s so far%s", task, declared[task]
+        and ": its runs are put off until one starts, or reloads, with this manifest"
+        or ", and no manifest here declares it" .. cli.did_you_mean(task, names))
     end
   end
 end

@@ -69,12 +69,27 @@ local function wanted(text)
   return limit
 end
 
+-- A name that nobody has declared is limited all the same: the order may come before its first worker.
+local function note_unknown(db, kind, name)
+  if kind == "queue" then
+    return operator.note_unknown_queue(db, name)
+  end
+  local known = operator.known_tasks(db)
+  if not cli.contains(known, name) then
+    cli.note("no worker has registered the task %s so far%s", name, cli.did_you_mean(name, known))
+  end
+end
+
 function M.run(args)
   if not args.kind then
     return list(args)
   end
   local limit = wanted(args.limit)
-  local row = operator.open(args):one("SELECT umavez.set_limit($1, $2, $3::int, $4, $5) AS before", args.kind,
+  local db = operator.open(args)
+  if args.name then
+    note_unknown(db, args.kind, args.name)
+  end
+  local row = db:one("SELECT umavez.set_limit($1, $2, $3::int, $4, $5) AS before", args.kind,
     args.name, limit, args.reason, operator.actor())
   if args.json then
     cli.print_json { kind = args.kind, name = args.name, limit = limit, before = row.before }

@@ -133,6 +133,20 @@ function M.known_tasks(db, declared)
   return names
 end
 
+--- Say that no task and no run has this queue: more likely a slip than a wish. What was asked for is done all the same.
+-- @param db the connection
+-- @tparam string queue
+-- @yields
+function M.note_unknown_queue(db, queue)
+  local known = {}
+  for i, row in ipairs(db:query("SELECT queue FROM umavez.list_queues(1)")) do
+    known[i] = row.queue
+  end
+  if not cli.contains(known, queue) then
+    cli.note("no run and no registered task uses the queue \"%s\"%s", queue, cli.did_you_mean(queue, known))
+  end
+end
+
 --- Refuse what is no list of UUIDs.
 -- @tparam {string,...} ids
 function M.check_uuids(ids)

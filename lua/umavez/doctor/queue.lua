@@ -80,7 +80,7 @@ local function dead_runs(look)
   end
   look:warning("dead runs", ("%s of %d tasks have failed for good, %s of them within the last hour"):format(
     operator.bounded(row.n, LIMIT), row.tasks, row.hour), "Accepted work that was not done, and nobody has dealt with.",
-    "`umavez runs --state failed_permanent`, then `umavez retry` or `umavez discard`.")
+    "`umavez runs --state failed_permanent`, then `umavez retry` or `umavez discard` (`--failed`: all of a task).")
 end
 
 -- The oldest rows of each ledger, in the order of their ids.
