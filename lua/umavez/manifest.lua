@@ -11,6 +11,7 @@ local distance = require("umavez.distance")
 local field_docs = require("umavez.field_docs")
 local json = require("umavez.json")
 local queues = require("umavez.queues")
+local routes = require("umavez.routes")
 local schedule = require("umavez.schedule")
 local sorted = require("umavez.names").sorted
 local sys = require("umavez.c.sys")
@@ -622,6 +623,7 @@ function M.load(dir, options)
     end)
   end
   options.loading(nil)
+  routes.check(found, function(task, fault) reporter(faults, task.folder .. "/manifest.lua")(fault) end)
   return found, faults, options.queues
 end
 

@@ -138,6 +138,8 @@ BROKEN = {
     "raises": ("error('mine')", [("raises/manifest.lua", "mine")]),
     "nohandler": ("return { tasks = { lost = { owner = 'tenant' } } }", [("lost", "lost.lua")]),
     "badhandler": ("return { tasks = { broken = { owner = 'tenant' }, notfn = { owner = 'tenant' } } }", [("broken",), ("notfn", "function")]),
+    "routes": ("return { tasks = { buy = { owner = 'tenant', http = { path = '/shop/{a}' } }, pay = { owner = 'tenant', http = { path = '/shop/{b}' } }, put = { owner = 'tenant', http = { path = '/shop/{b}', method = 'PUT' } } } }",
+               [("routes.pay", "http.path", "routes.buy", "POST /shop/{b}")]),
     "ownerless": ("return { tasks = { lonely = { lease = '1s' } } }", [("lonely", "owner")]),
 }
 
@@ -147,7 +149,7 @@ def broken(tmp_path):
     for folder, (text, _) in BROKEN.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "manifest.lua").write_text(text)
-    for task in ("colours/red", "keys/none", "keys/odd", "keys/bad", "keys/fine", "ownerless/lonely"):
+    for task in ("colours/red", "keys/none", "keys/odd", "keys/bad", "keys/fine", "ownerless/lonely", "routes/buy", "routes/pay", "routes/put"):
         (tmp_path / f"{task}.lua").write_text("return function() end")
     (tmp_path / "badhandler" / "broken.lua").write_text("return function( end")
     (tmp_path / "badhandler" / "notfn.lua").write_text("return 7")
@@ -167,7 +169,7 @@ def test_cli_check_names_all_faults_at_once(broken):
     code, out, err = umavez("check", "--tasks-dir", broken)
     assert code == 3
     names_all_faults(err)
-    assert "keys.fine" not in err
+    assert "keys.fine" not in err and "routes.put" not in err
 
 
 def test_cli_check_as_json(broken):

@@ -41,6 +41,17 @@ describe("manifests", function()
     return faults[1]
   end
 
+  it("finds routes that no request could tell apart", function()
+    local fault = fault_of([[return { tasks = {
+      a = { owner = "tenant", http = { path = "/x/{id}/y" } },
+      b = { owner = "tenant", http = { path = "/x/{name}/y" } },
+      c = { owner = "tenant", http = { path = "/x/{id}/y", method = "PUT" } },
+      d = { owner = "tenant", http = { path = "/x/1/y" } },
+    } }]], { "a", "b", "c", "d" })
+    assert.same({ "shop.b", "http.path" }, { fault.task, fault.field })
+    assert.matches("shop.a", fault.message, 1, true)
+  end)
+
   it("gives checked tasks with their defaults", function()
     local found, faults = load([[return { tasks = {
       a = { owner = "tenant" },
