@@ -16,6 +16,7 @@
 #define LATE_MS 20 /* what was enqueued beside a notification may be committed so much later, without one of its own */
 #define AFTER_MS 2 /* a moment of our clock that is not before the same of the database's, whose ticks are not ours */
 #define AGAIN_MS 10 /* there may be more, or another taker had the lock of a limit: its statement has ended by then, as a rule */
+#define LANES_MS 320 /* between two looks at as many lanes as a take looks at, while nothing in them is due */
 #define FAR_MS (24 * 3600 * 1000) /* what is due later is left to polling */
 #define REAP_MS 1000
 #define RETURN_AGAIN_MS 1000 /* after an error that is not the connection's */
@@ -51,7 +52,8 @@ struct source_postgres {
                 * look again as soon as that is possible */
   int asked;   /* of the take under way */
   bool asleep; /* as the database knows it */
-  int64_t again_ms; /* after a take that met a lock: until the next look */
+  int64_t again_ms; /* after a take that has not seen all: until the next look */
+  int64_t again_at_ms; /* that look, one however many takes there are: INT64_MAX: none */
   bool any_end; /* runs taken before their limit came have places of it: any of ours may be one */
   bool limits; /* a run under a limit has been taken */
   bool tell_others; /* a place of a limit is free, and this worker wants no runs now */
@@ -137,6 +139,7 @@ static void set_look(struct source_postgres *s) {
   int64_t at = due_next(&s->due);
 
   if (s->poll_at_ms < at) at = s->poll_at_ms;
+  if (s->again_at_ms < at) at = s->again_at_ms;
   loop_timer_start(s->loop, &s->look, at - loop_now_ms(s->loop));
 }
 
@@ -144,6 +147,7 @@ static void on_look(void *arg) {
   struct source_postgres *s = arg;
 
   due_pass(&s->due, loop_now_ms(s->loop));
+  if (s->again_at_ms <= loop_now_ms(s->loop)) s->again_at_ms = INT64_MAX;
   s->poll_at_ms = loop_now_ms(s->loop) + s->poll_interval_ms;
   set_look(s);
   s->woken = true;
@@ -168,6 +172,7 @@ static void on_notify(void *arg, const char *channel, const char *payload) {
     return;
   }
   s->woken = true;
+  s->again_ms = 0;
   /* Rounded up, so that many notifications cost no more than one such look each LATE_MS. */
   due_add(&s->due, (loop_now_ms(s->loop) / LATE_MS + 2) * LATE_MS);
   set_look(s);
@@ -211,12 +216,15 @@ static void tell_sleep(struct source_postgres *s, bool asleep) {
   if (s->listening && s->asleep != asleep && control_query(s->control, &q)) s->asleep = asleep;
 }
 
-/* umavez.take_shared says that there may be more, and why. Ever later, when it is only a lock that does not become free. */
+/* umavez.take_shared says that there may be more, and why. Ever later, when it is only a lock that does not become free, or lanes that it
+ * has not seen. */
 static void look_again(struct source_postgres *s, char why, bool progress) {
   s->any_end = why == '2';
   if (s->any_end) return;
   s->again_ms = progress || why == '1' || s->again_ms == 0 ? AGAIN_MS : 2 * s->again_ms;
-  if (s->again_ms < s->poll_interval_ms) look_in(s, s->again_ms);
+  if (why == '3' && s->again_ms > LANES_MS) s->again_ms = LANES_MS;
+  s->again_at_ms = s->again_ms < s->poll_interval_ms ? loop_now_ms(s->loop) + s->again_ms : INT64_MAX;
+  set_look(s);
 }
 
 static void on_taken(void *arg, struct pgresult *result) {
@@ -225,6 +233,7 @@ static void on_taken(void *arg, struct pgresult *result) {
 
   s->taking = false;
   s->poll_at_ms = loop_now_ms(s->loop) + s->poll_interval_ms;
+  s->again_at_ms = INT64_MAX;
   set_look(s);
   if (!pgresult_ok(result)) {
     tell(s, LOG_ERROR_, "take_failed", pgresult_err(result));
@@ -593,6 +602,7 @@ struct source *source_postgres_new(struct loop *loop, const struct source_postgr
   s->leases = leases_json();
   s->poll_interval_ms = o->poll_interval_ms;
   s->poll_at_ms = loop_now_ms(loop) + o->poll_interval_ms;
+  s->again_at_ms = INT64_MAX;
   s->woken = true; /* nobody has looked yet */
   s->lease_ms = o->lease_ms;
   s->listen = o->listen;

@@ -85,6 +85,7 @@ DECLARE
   v_start constant text COLLATE "C" := CASE WHEN left(p_low, 1) = '!' THEN p_low || ' ' ELSE '' END
                                        || lpad(to_hex((random() * 4294967295)::bigint), 8, '0');
   v_at text COLLATE "C" := v_start; v_end text COLLATE "C" := p_high; v_lane text COLLATE "C"; v_steps integer := 0;
+  v_priority integer; v_run_at timestamptz;
 BEGIN
   lanes := '{}';
   cut := false;
@@ -93,18 +94,20 @@ BEGIN
     RETURN;
   END IF;
   LOOP
-    SELECT r.lane INTO v_lane FROM umavez.runs r
-     WHERE r.state = 'available' AND r.queue = p_queue AND r.lane >= v_at AND r.lane < v_end ORDER BY r.lane LIMIT 1;
+    SELECT r.lane, r.priority, r.run_at INTO v_lane, v_priority, v_run_at FROM umavez.runs r
+     WHERE r.state = 'available' AND r.queue = p_queue AND r.lane >= v_at AND r.lane < v_end
+     ORDER BY r.lane, r.priority, r.run_at LIMIT 1;
     IF v_lane IS NULL THEN
       EXIT WHEN v_end <= v_start;
       v_at := p_low;
       v_end := v_start;
       CONTINUE;
     END IF;
-    IF EXISTS (SELECT FROM generate_series(1, 4) AS g(priority)
-                CROSS JOIN LATERAL (SELECT FROM umavez.runs r
-                                     WHERE r.state = 'available' AND r.queue = p_queue AND r.lane = v_lane AND r.priority = g.priority
-                                       AND r.run_at <= p_now LIMIT 1) d) THEN
+    IF v_run_at <= p_now
+       OR EXISTS (SELECT FROM generate_series(v_priority + 1, 4) AS g(priority)
+                   CROSS JOIN LATERAL (SELECT FROM umavez.runs r
+                                        WHERE r.state = 'available' AND r.queue = p_queue AND r.lane = v_lane AND r.priority = g.priority
+                                          AND r.run_at <= p_now LIMIT 1) d) THEN
       lanes := lanes || v_lane;
       EXIT WHEN cardinality(lanes) >= greatest(p_limit, 16);
     END IF;
@@ -319,8 +322,8 @@ END $fn$;
 --
 -- It goes in rounds, until p_limit runs are taken or nothing is left that may be: share out what is still wanted, take that, close what
 -- has run empty; and look for groups anew when runs were put into their lanes. A row without run_id says: there may be more; look again
--- at once (deliveries 1: not all runs are in their lanes yet), in a while (0: somebody else takes under a limit), or when any run has
--- ended (2: some that do not know of a limit have places of it).
+-- at once (deliveries 1: not all runs are in their lanes yet), in a while (0: somebody else takes under a limit; 3: some_lanes has not
+-- seen all lanes), or when any run has ended (2: some that do not know of a limit have places of it).
 CREATE OR REPLACE FUNCTION umavez.take_shared(
   p_worker uuid, p_queues text[], p_weights integer[], p_limit integer, p_leases jsonb, p_lease_ms bigint, p_since timestamptz,
   p_skip_tasks text[])
@@ -335,7 +338,7 @@ DECLARE
   v_counted text[]; v_bounded text[]; v_fair text[];             -- tasks and queues with limits, queues that are fair
   v_mark record; v_keeper boolean := false; v_full boolean; v_slow boolean; v_heads jsonb := '{}'; v_empty text[];  -- see take_runs
   v_groups record; v_open boolean[]; v_places record; v_portions record; v_got integer[]; v_run record; v_key text;
-  v_moved boolean := true; v_locked boolean := false; v_again boolean := false; v_taken integer := 0;
+  v_moved boolean := true; v_locked boolean := false; v_again boolean := false; v_cut boolean := false; v_taken integer := 0;
 BEGIN
   SELECT coalesce(array_agg(l.name) FILTER (WHERE l.kind = 'task' AND l.places IS NOT NULL), '{}'),
          coalesce(array_agg(l.name) FILTER (WHERE l.kind = 'queue' AND l.places IS NOT NULL), '{}'),
@@ -367,7 +370,7 @@ BEGIN
       FROM umavez.share_out(v_groups.unit, v_groups.weight, v_groups.queues, v_groups.low, v_groups.high, v_groups.task,
                             v_groups.inbox, v_open, v_places.free, p_limit - v_taken, v_now) s;
     EXIT WHEN v_portions.nr IS NULL;
-    v_again := v_again OR v_portions.cut;
+    v_cut := v_cut OR v_portions.cut;
     v_got := v_portions.got;
     FOR v_run IN
       SELECT * FROM umavez.take_portions(p_worker, v_portions.queues, v_portions.lane, v_portions.quota, v_counted, v_bounded, v_fair,
@@ -413,8 +416,8 @@ BEGIN
     PERFORM umavez.move_marks(v_empty, v_heads, v_now, v_full,
               CASE WHEN v_slow THEN v_now + least(interval '30 seconds', 200 * (clock_timestamp() - v_now)) ELSE '-infinity' END);
   END IF;
-  IF (v_again OR v_locked OR v_places.older) AND v_taken < p_limit THEN
-    SELECT NULL, NULL, NULL, NULL, CASE WHEN v_again THEN 1 WHEN v_locked THEN 0 ELSE 2 END, NULL, NULL, NULL, NULL, NULL
+  IF (v_again OR v_cut OR v_locked OR v_places.older) AND v_taken < p_limit THEN
+    SELECT NULL, NULL, NULL, NULL, CASE WHEN v_again THEN 1 WHEN v_cut THEN 3 WHEN v_locked THEN 0 ELSE 2 END, NULL, NULL, NULL, NULL, NULL
       INTO run_id, task, tenant_id, args, deliveries, enqueued_at, traceparent, run_at, crashes, limited;
     RETURN NEXT;
   END IF;

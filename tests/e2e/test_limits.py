@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -341,6 +342,23 @@ def test_a_small_tenant_does_not_wait_for_a_big_one(lab):
                            AND finished_at < (SELECT max(finished_at) FROM umavez.finished_runs WHERE tenant_id = 2)""")
     assert before < 200
     all_done(lab, big)
+
+
+def test_many_tenants_of_whom_nothing_is_due_are_not_polled(lab):
+    """5000 tenants with delayed runs, more than a take looks at: an idle worker does not look again and again, and finds the one that is due."""
+    lab.env.tasks.add_queue("narrow", fair=True)
+    limited(lab)
+    _, port = serve(lab, pool_size=4, poll_interval="1h")
+    known(lab)
+    lab.sql("INSERT INTO public.tenants (id) SELECT g FROM generate_series(1001, 6000) g")
+    lab.sql("""SELECT umavez.enqueue_many(jsonb_agg(jsonb_build_object('task', 'e2.t_limited', 'tenant_id', t, 'run_at', '2999-01-01',
+                                                 'args', jsonb_build_object('e1', t, 'lua', 'effect() return {}')))) FROM generate_series(1001, 6000) t""")
+    for n in range(5):
+        assert lab.done(lab.enqueue(TENANT.task("limited"), {"e1": f"E{n}", "lua": "effect() return {}"})).status == "completed"
+    before, since = scrape(port).value("umavez_takes_total"), time.monotonic()
+    lab.until(lambda: time.monotonic() - since > 3, 10, "three seconds")
+    assert scrape(port).value("umavez_takes_total") - before <= (time.monotonic() - since) * 5 + 10
+    lab.sql("DELETE FROM umavez.runs WHERE run_at > now() + interval '1 year'")
 
 
 def test_the_manifest_of_the_docs(lab, tmp_path):

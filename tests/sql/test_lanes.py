@@ -329,6 +329,18 @@ def test_delayed_runs_do_not_hide_a_lane(sql):
     assert by(take(sql, 4), "tenant_id") == {SMALL: 4}
 
 
+def test_more_lanes_than_a_take_looks_at(sql):
+    """What is due in one of them is found, by chance; that not all were seen is told, as something to look at ever later."""
+    declare(sql, ("queue", "default", None, True))
+    sql.q("INSERT INTO public.tenants (id) SELECT g FROM generate_series(1001, 2500) g ON CONFLICT DO NOTHING")
+    for priority in (1, 2, 4):
+        sql.enqueue_many(json.dumps([{"task": "t.a", "tenant_id": t, "run_at": "2999-01-01", "priority": priority} for t in range(1001, 2501)]))
+    assert [r.deliveries for r in take(sql, 20)] == [3]
+    fill(sql, 1, tenant=1700, priority=3)
+    looks = [by(take(sql, 20), "tenant_id") for _ in range(30)]
+    assert [look for look in looks if look] == [{1700: 1}]
+
+
 # --- what it costs ------------------------------------------------------------------------------------------------------------------------
 
 TAKE = "SELECT * FROM umavez.take_runs(gen_random_uuid(), '{default}', 20, '{}', 30000, 'infinity')"
