@@ -388,9 +388,9 @@ def test_workers_killed_again_and_again_under_a_limit(lab):
     for n in range(12):
         lab.until(lambda n=n: lab.effects() >= 4 * n, 60, "some to end")
         worker = crew[n % 2]
-        lab.until(worker.children, 60, "a child")
+        children = lab.until(worker.children, 60, "a child")
         with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.children()[n // 2 % len(worker.children())], signal.SIGKILL)
+            os.kill(children[n // 2 % len(children)], signal.SIGKILL)
     all_done(lab, runs, 120)
     assert watch.stop() <= 2 and watch.looks > 100
     assert most(lab) <= 2 and lab.effects() == 60
