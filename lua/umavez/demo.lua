@@ -348,6 +348,7 @@ local function report(stage)
   print(sql)
   print()
   say("  psql '%s'", stage.database_url)
+  say("\nBoth servers run on for that, until `umavez dev --stop`. A task of your own: docs/quickstart.md")
   if left > 0 or failed > 0 then
     say("\nFAILED: %d runs are still in the queue, %d ended as failures", left, failed)
     return 1

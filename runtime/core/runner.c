@@ -87,8 +87,8 @@ void runner_start(struct runner *rn, struct run *r) {
   if (r->request && !owner_fits(r)) bug("the request %s was not checked by its maker", r->run_id);
   if (!owner_fits(r)) {
     runner_end(r, "owner_mismatch",
-               r->has_tenant ? "the task is the platform's, but the run names a tenant"
-                             : "the task is a tenant's, but the run names none");
+               r->has_tenant ? "the task is the platform's, but the run names a tenant: enqueue it without one"
+                             : "the task is a tenant's, but the run names none: enqueue it with tenant_id");
     return;
   }
   /* More crashes than allowed: it died again although neither prepare nor effect was to be started any more. */

@@ -29,6 +29,7 @@ def demo(here, *argv):
                           capture_output=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
+    assert "`umavez dev --stop`" in lines[-1]
     head = next(i for i, line in enumerate(lines) if line.split()[:2] == ["messages", "runs"])
     rows = {}
     for line in lines[head + 1:]:

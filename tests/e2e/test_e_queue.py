@@ -299,6 +299,7 @@ def test_E09_owner_mismatch(lab, gate):
         args = {"e1": "E1", "lua": "start() effect() return {}"}
         end = lab.done(lab.env.enqueue(task, args, tenant=tenant))
         assert (end.status, end.outcome["code"], end.replay, end.args, end.tenant_id) == ("failed_permanent", "owner_mismatch", False, args, tenant)
+        assert ("without one" if tenant else "with tenant_id") in lab.cli("show", end.run_id).out
     assert (lab.starts(), lab.ledger(lab.tenant), lab.ledger(lab.platform), lab.gate_keys()) == (0, [], [], [])
 
 
