@@ -14,14 +14,16 @@ BEGIN
 END $fn$;
 
 -- reset_session: at the end of a transaction. Frees session-level advisory locks, too. True: there is something that is rare and dearer
--- to undo than a new connection is to open: temporary objects, LISTEN, held cursors.
+-- to undo than a new connection is to open: temporary objects, LISTEN, held cursors, statements that were prepared by SQL (the worker's
+-- own are not).
 CREATE OR REPLACE FUNCTION umavez.reset_session() RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $fn$
 BEGIN
   RESET ALL;
   RESET ROLE;
   PERFORM pg_catalog.pg_advisory_unlock_all();
   RETURN umavez.temporary_left() OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())
-      OR EXISTS (SELECT FROM pg_catalog.pg_cursor() c WHERE c.is_holdable);
+      OR EXISTS (SELECT FROM pg_catalog.pg_cursor() c WHERE c.is_holdable)
+      OR EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() p WHERE p.from_sql);
 END $fn$;
 
 -- begin_turn: before a run in a transaction that several share. RESET ALL undoes the settings of the transaction, too: they are made

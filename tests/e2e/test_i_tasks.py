@@ -174,6 +174,7 @@ LEFT = {
     "temporary view": ("SELECT make_temp_view()", "SELECT to_regclass('pg_temp.left_over') IS NULL AS clean"),
     "temporary type": ("SELECT make_temp_type()", "SELECT to_regtype('pg_temp.left_over') IS NULL AS clean"),
     "temporary function": ("SELECT make_temp_function()", "SELECT to_regproc('pg_temp.left_over') IS NULL AS clean"),
+    "prepared statement": ("SELECT make_prepared()", "SELECT NOT EXISTS (SELECT FROM pg_prepared_statements WHERE name = 'left_over') AS clean"),
     "listen": ("SELECT make_listen()", "SELECT NOT EXISTS (SELECT FROM pg_listening_channels() c WHERE c = 'left_over') AS clean"),
     "cursor": ("SELECT make_cursor()", "SELECT NOT EXISTS (SELECT FROM pg_cursors WHERE name = 'left_over') AS clean"),
 }
@@ -182,6 +183,7 @@ CREATE FUNCTION make_temp() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE TEM
 CREATE FUNCTION make_temp_view() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE TEMP VIEW left_over AS SELECT 1; END $$;
 CREATE FUNCTION make_temp_type() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE DOMAIN pg_temp.left_over AS int CHECK (value < 9); END $$;
 CREATE FUNCTION make_temp_function() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE FUNCTION pg_temp.left_over() RETURNS int LANGUAGE sql AS 'SELECT 1'; END $$;
+CREATE FUNCTION make_prepared() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'PREPARE left_over AS SELECT 1'; END $$;
 CREATE FUNCTION make_listen() RETURNS void LANGUAGE plpgsql AS $$ BEGIN LISTEN left_over; END $$;
 CREATE FUNCTION make_cursor() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DECLARE left_over CURSOR WITH HOLD FOR SELECT 1'; END $$;
 """
