@@ -272,6 +272,7 @@ def test_by_keyboard_alone(browser, ui, lab):
     browser.driver.refresh()
     browser.wait("nav a[aria-current]")
     browser.loaded()
+    browser.top()
     browser.press(Keys.TAB)
     assert browser.js("return document.activeElement.className") == "skip"
     seen = []

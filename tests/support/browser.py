@@ -141,6 +141,10 @@ class Browser:
         from selenium.webdriver.common.action_chains import ActionChains
         ActionChains(self.driver).send_keys(*keys).perform()
 
+    def top(self):
+        """Tab begins at the top of the page. (Where it begins in a page that nobody has touched depends on Chromium's version.)"""
+        self.js("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
+
     def focused(self):
         return self.js("return document.activeElement.id || document.activeElement.tagName.toLowerCase()")
 
