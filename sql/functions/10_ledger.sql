@@ -384,46 +384,11 @@ BEGIN
   RETURN QUERY SELECT coalesce(w.outcome, '{}')::text FROM unnest(p_outcomes) WITH ORDINALITY AS w(outcome, nr) ORDER BY w.nr;
 END $fn$ $f$,
 
--- ack_replay: ends a run whose key is settled. The statement that removes the run finds the settled outcome itself and stores the
--- ledger's, so that a wrong word (of the gate) cannot end a run: no row, nothing changed. Run already gone: the row all the same.
--- In a transaction of its own, whose commit waits for no flush: if a crash of the server undoes it, the run is there again and is
--- answered by the same outcome.
-$f$
-CREATE OR REPLACE FUNCTION umavez.ack_replay(p_run uuid, p_tenant bigint, p_key bytea, p_fingerprint bytea, p_history boolean)
-RETURNS TABLE (status text, outcome text, remaining_ms bigint, id bigint, attempt integer)
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET enable_seqscan = off AS $fn$
-#variable_conflict use_column
-BEGIN
-  PERFORM set_config('synchronous_commit', 'off', true);
-  {both}
-  RETURN QUERY
-  WITH held AS MATERIALIZED (
-    SELECT k.id, k.attempt, k.status, k.outcome, k.expires_at
-      FROM {ledger} k
-     WHERE {of_owner} k.idempotency_key = p_key AND k.request_fingerprint = p_fingerprint
-       AND k.status IN ('completed', 'failed_permanent') AND k.expires_at > clock_timestamp()
-  ), gone AS (
-    DELETE FROM umavez.runs r USING held h
-     WHERE r.run_id = p_run AND r.tenant_id IS NOT DISTINCT FROM p_tenant
-    RETURNING r.*
-  ), kept AS (
-    INSERT INTO umavez.finished_runs (run_id, task, tenant_id, queue, priority, status, replay, outcome, failure, args, deliveries,
-                                      attempt, idempotency_key, enqueued_at, finished_at, worker_id, traceparent)
-    SELECT g.run_id, g.task, g.tenant_id, g.queue, g.priority, h.status, true, h.outcome, g.failure,
-           CASE WHEN h.status <> 'completed' THEN g.args END, greatest(1, g.deliveries),
-           h.attempt, p_key, g.enqueued_at, clock_timestamp(), g.worker_id, g.traceparent
-      FROM gone g CROSS JOIN held h
-     WHERE p_history OR h.status <> 'completed'
-  )
-  SELECT h.status, h.outcome::text, greatest(1, ceil(extract(epoch FROM h.expires_at - clock_timestamp()) * 1000))::bigint,
-         h.id, h.attempt
-    FROM held h;
-  {/both}
-END $fn$ $f$,
-
--- ack_replays: ack_replay for many runs of one kind of owner (p_tenants holds none but tenants, or nothing but NULLs). A row for each
--- that the ledger holds settled, `nr` counting from 1 in the order of p_runs; none for the others, which stay as they are.
+-- ack_replays: ends runs whose keys are settled, of one kind of owner (p_tenants holds none but tenants, or nothing but NULLs). The
+-- statement that removes a run finds the settled outcome itself and stores the ledger's, so that a wrong word (of the gate) cannot
+-- end a run. A row for each that the ledger holds settled, its run gone already or not, `nr` counting from 1 in the order of p_runs;
+-- none for the others, which stay as they are. In a transaction of its own, whose commit waits for no flush: if a crash of the server
+-- undoes it, the runs are there again and are answered by the same outcomes.
 $f$
 CREATE OR REPLACE FUNCTION umavez.ack_replays(p_runs uuid[], p_tenants bigint[], p_keys bytea[], p_fingerprints bytea[], p_history boolean)
 RETURNS TABLE (nr integer, status text, outcome text, remaining_ms bigint, id bigint, attempt integer)
@@ -464,6 +429,15 @@ BEGIN
     FROM held h;
   {/both}
 END $fn$ $f$,
+
+-- ack_replay: the same for one run.
+$f$
+CREATE OR REPLACE FUNCTION umavez.ack_replay(p_run uuid, p_tenant bigint, p_key bytea, p_fingerprint bytea, p_history boolean)
+RETURNS TABLE (status text, outcome text, remaining_ms bigint, id bigint, attempt integer)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+  SELECT a.status, a.outcome, a.remaining_ms, a.id, a.attempt
+    FROM umavez.ack_replays(ARRAY[p_run], ARRAY[p_tenant], ARRAY[p_key], ARRAY[p_fingerprint], p_history) a;
+$fn$ $f$,
 
 -- fail_lost_run: the failure of a transaction that was lost (its connection or its time), told by a second one. It records only if
 -- the worker still holds the run and nobody has claimed or settled the key meanwhile ('recorded'); otherwise the ledger is left
