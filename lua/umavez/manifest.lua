@@ -106,13 +106,6 @@ local function integer(min, max)
   end
 end
 
-local function boolean(v)
-  if type(v) ~= "boolean" then
-    return nil, "true or false"
-  end
-  return v
-end
-
 local function text(v)
   if not texts.is(v) or v == "" or #v > 500 then
     return nil, "a text of at most 500 characters, in UTF-8"
@@ -251,7 +244,7 @@ M.fields = {
     doc = "runs of this task at once in all workers together. Default: no limit" },
   { name = "batch", type = "number", default = 50, check = integer(1, 64),
     doc = "runs that may share one transaction when many wait, each under a savepoint of its own; 1: none" },
-  { name = "history", type = "boolean", default = true, check = boolean,
+  { name = "history", type = "boolean", default = true, check = queues.boolean,
     doc = "false: a completed run leaves no row in umavez.finished_runs" },
   { name = "handler", type = "file name", check = file,
     doc = "the handler's file, from the manifest's folder. Default: the task's name and .lua" },

@@ -9,19 +9,25 @@ local sorted = require("umavez.names").sorted
 
 local M = {}
 
-local LIMIT = "a whole number from 1 to 10000"
+--- The greatest limit.
+M.GREATEST = 10000
+
+local LIMIT = ("a whole number from 1 to %d"):format(M.GREATEST)
 
 --- Check a limit across all workers, of a task or a queue.
 -- @param v
 -- @return the checked value, or nil and what was expected
 function M.limit(v)
-  if type(v) ~= "number" or v % 1 ~= 0 or v < 1 or v > 10000 then
+  if type(v) ~= "number" or v % 1 ~= 0 or v < 1 or v > M.GREATEST then
     return nil, LIMIT
   end
   return v
 end
 
-local function boolean(v)
+--- Check a switch, of a task or a queue.
+-- @param v
+-- @return the checked value, or nil and what was expected
+function M.boolean(v)
   if type(v) ~= "boolean" then
     return nil, "true or false"
   end
@@ -32,7 +38,7 @@ end
 M.fields = {
   { name = "global_limit", type = "number", check = M.limit,
     doc = "runs of this queue at once in all workers together. Default: no limit" },
-  { name = "fair", type = "boolean", default = false, check = boolean,
+  { name = "fair", type = "boolean", default = false, check = M.boolean,
     doc = "true: its tenants are served in turn, however many runs one of them has queued" },
 }
 

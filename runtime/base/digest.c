@@ -64,8 +64,8 @@ void digest_hmac(const void *key, size_t key_len, const void *p, size_t n, uint8
     check(EVP_MAC_CTX_set_params(crypto.mac_ctx, params), "HMAC-SHA-256");
   }
   size_t size = 0;
-  /* The same key again spares its two blocks. A NULL or empty key would mean "the former key" to EVP_MAC_init; HMAC pads keys with zeros, so one zero is the
-   * empty key. */
+  /* The same key again spares its two blocks. A NULL or empty key would mean "the former key" to EVP_MAC_init; HMAC pads
+   * keys with zeros, so one zero is the empty key. */
   static const unsigned char empty[1];
   if (key_len > 0 && key_len == crypto.mac_key_len && memcmp(key, crypto.mac_key, key_len) == 0) {
     check(EVP_MAC_init(crypto.mac_ctx, NULL, 0, NULL), "starting HMAC");

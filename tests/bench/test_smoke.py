@@ -19,11 +19,15 @@ def test_the_door_loses_nothing():
     assert re.search(r"keys, answers, effects, ledger rows +[1-9]\d* of each", done.stdout)
 
 
-def test_every_row_of_the_benchmark_counts(tmp_path):
+def rows_of(tmp_path, *arguments):
     rows_file = tmp_path / "rows"
-    done = subprocess.run([sys.executable, HERE / "run", "--smoke", "--json", rows_file], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, HERE / "run", "--smoke", *arguments, "--json", rows_file], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    return [json.loads(line) for line in rows_file.read_text().splitlines()]
+
+
+def test_every_row_of_the_benchmark_counts(tmp_path):
+    rows = rows_of(tmp_path)
     assert {r["what"] for r in rows} == {
         "floor b", "floor c2", "floor c3", "floor e50", "floor u3", "umavez, 1 worker", "umavez, 1 worker, no gate", "umavez, 2 workers",
         "umavez, duplicates", "latency", "latency, no gate", "idle"}
@@ -31,11 +35,7 @@ def test_every_row_of_the_benchmark_counts(tmp_path):
 
 
 def test_every_row_of_what_grows_counts(tmp_path):
-    rows_file = tmp_path / "rows"
-    done = subprocess.run([sys.executable, HERE / "run", "--smoke", "--only", "enqueue,depth,ledger,horizon,remote,tenants", "--json", rows_file],
-                          capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    rows = rows_of(tmp_path, "--only", "enqueue,depth,ledger,horizon,remote,tenants")
     assert len(rows) == 15 and all(r["ok"] for r in rows), [r["why"] for r in rows]
     assert [r["runs"] for r in rows if "waits" in r] == [20, 20, 10]
     assert {r["group"].split(" from ")[0] for r in rows if "group" in r} == {
@@ -43,11 +43,7 @@ def test_every_row_of_what_grows_counts(tmp_path):
 
 
 def test_every_row_of_what_it_depends_on_counts_and_is_drawn(tmp_path):
-    rows_file = tmp_path / "rows"
-    done = subprocess.run([sys.executable, HERE / "run", "--smoke", "--only", "connections,spread,args,load,alone", "--json", rows_file],
-                          capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    rows = rows_of(tmp_path, "--only", "connections,spread,args,load,alone")
     assert len(rows) == 9 and all(r["ok"] for r in rows), [r["why"] for r in rows]
     assert "umavez, 1 worker, batch = 1" in {r["what"] for r in rows} and [r["runs"] > 0 for r in rows if "loaded" in r] == [True]
     results = Results()

@@ -13,7 +13,7 @@ M.examples = {
 }
 M.settings = { "database_url", "connect_timeout" }
 
-local GREATEST = 10000
+local GREATEST = require("umavez.queues").GREATEST
 
 function M.configure(parser)
   parser:argument("kind", "What is limited: task or queue. Without it, all limits are listed.")
